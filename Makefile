@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Verbs for people. Each one sets up what it needs; `make PYTHON=python3.12 ...` chooses the interpreter.
+SHELL := bash
+PYTHON ?= python3
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format sanitize clean
+
+help:  ## list the verbs
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+
+setup:  ## build, and make .venv/bin/python able to import flash_transducer
+	@./setup.sh
+
+demo: setup  ## costs, gradients and lattice pictures of four variants on real lengths
+	@.venv/bin/flash-transducer demo
+
+test: setup  ## every test, and one line with the true sum; TX_CASES=3000 draws more random cases
+	@.venv/bin/python tests/support/count.py --build build
+
+lint:  ## clang-format, clang-tidy, ruff, mypy, meson format, at pinned versions
+	@./setup.sh --extras test,lint
+	@.venv/bin/python tests/support/lint.py
+
+format:  ## rewrite the sources as `make lint` wants them
+	@./setup.sh --only-venv --extras test,lint
+	@.venv/bin/python tests/support/lint.py --fix
+
+sanitize:  ## the tests under the address and undefined-behaviour sanitizers
+	@./setup.sh --build build-sanitize -- -Db_sanitize=address,undefined -Db_lundef=false
+	@.venv/bin/python tests/support/count.py --build build-sanitize
+
+clean:  ## remove what the build made; .venv stays
+	rm -rf build build-sanitize
