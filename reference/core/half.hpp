@@ -52,42 +52,42 @@ template <int E, int M, class Real>
 TX_HD constexpr std::uint16_t narrow(Real value) {
   using Wide = WideFormat<Real>;
   using Bits = typename Wide::Bits;
-  constexpr int wide_mantissa = Wide::kMantissaBits;
-  constexpr int wide_bias = (1 << (Wide::kExponentBits - 1)) - 1;
-  constexpr int wide_special = (1 << Wide::kExponentBits) - 1;
-  constexpr int bias = (1 << (E - 1)) - 1;
-  constexpr int min_exponent = 1 - bias;
-  constexpr std::uint32_t infinity = ((1u << E) - 1u) << M;
-  constexpr Bits one = 1;
+  constexpr int kWideMantissa = Wide::kMantissaBits;
+  constexpr int kWideBias = (1 << (Wide::kExponentBits - 1)) - 1;
+  constexpr int kWideSpecial = (1 << Wide::kExponentBits) - 1;
+  constexpr int kBias = (1 << (E - 1)) - 1;
+  constexpr int kMinExponent = 1 - kBias;
+  constexpr std::uint32_t kInfinity = ((1u << E) - 1u) << M;
+  constexpr Bits kOne = 1;
 
   const Bits bits = bits_as<Bits>(value);
-  const auto sign = static_cast<std::uint32_t>(bits >> (wide_mantissa + Wide::kExponentBits)) << 15;
-  const int field = static_cast<int>(bits >> wide_mantissa) & wide_special;
-  Bits mantissa = bits & ((one << wide_mantissa) - one);
+  const auto sign = static_cast<std::uint32_t>(bits >> (kWideMantissa + Wide::kExponentBits)) << 15;
+  const int field = static_cast<int>(bits >> kWideMantissa) & kWideSpecial;
+  Bits mantissa = bits & ((kOne << kWideMantissa) - kOne);
 
-  if (field == wide_special) {
-    if (mantissa == 0) return static_cast<std::uint16_t>(sign | infinity);
-    const auto payload = static_cast<std::uint32_t>(mantissa >> (wide_mantissa - M));
-    return static_cast<std::uint16_t>(sign | infinity | (1u << (M - 1)) | payload);
+  if (field == kWideSpecial) {
+    if (mantissa == 0) return static_cast<std::uint16_t>(sign | kInfinity);
+    const auto payload = static_cast<std::uint32_t>(mantissa >> (kWideMantissa - M));
+    return static_cast<std::uint16_t>(sign | kInfinity | (1u << (M - 1)) | payload);
   }
-  const int exponent = (field == 0 ? 1 : field) - wide_bias;
-  if (exponent > bias) return static_cast<std::uint16_t>(sign | infinity);
-  if (field != 0) mantissa |= one << wide_mantissa;
+  const int exponent = (field == 0 ? 1 : field) - kWideBias;
+  if (exponent > kBias) return static_cast<std::uint16_t>(sign | kInfinity);
+  if (field != 0) mantissa |= kOne << kWideMantissa;
 
-  // |value| = mantissa * 2^(exponent - wide_mantissa). `dropped` low bits lie below one step of the
+  // |value| = mantissa * 2^(exponent - kWideMantissa). `dropped` low bits lie below one step of the
   // target; below its normal range a step no longer shrinks with the exponent.
-  int dropped = wide_mantissa - M;
-  if (exponent < min_exponent) dropped += min_exponent - exponent;
-  if (dropped > wide_mantissa + 1) return static_cast<std::uint16_t>(sign);  // under half a step
-  const Bits rest = mantissa & ((one << dropped) - one);
-  const Bits tie = one << (dropped - 1);
+  int dropped = kWideMantissa - M;
+  if (exponent < kMinExponent) dropped += kMinExponent - exponent;
+  if (dropped > kWideMantissa + 1) return static_cast<std::uint16_t>(sign);  // under half a step
+  const Bits rest = mantissa & ((kOne << dropped) - kOne);
+  const Bits tie = kOne << (dropped - 1);
   auto steps = static_cast<std::uint32_t>(mantissa >> dropped);
   if (rest > tie || (rest == tie && (steps & 1u) != 0)) ++steps;
 
   // `steps` still holds the leading one, which adds 1 to the exponent field; so does a carry out of
   // the mantissa, up to and including the step from the largest value to infinity.
   const auto above =
-      static_cast<std::uint32_t>(exponent < min_exponent ? 0 : exponent - min_exponent);
+      static_cast<std::uint32_t>(exponent < kMinExponent ? 0 : exponent - kMinExponent);
   return static_cast<std::uint16_t>(sign | ((above << M) + steps));
 }
 
@@ -96,27 +96,27 @@ template <class Real, int E, int M>
 TX_HD constexpr Real widen(std::uint16_t bits) {
   using Wide = WideFormat<Real>;
   using Bits = typename Wide::Bits;
-  constexpr int wide_mantissa = Wide::kMantissaBits;
-  constexpr int shift = wide_mantissa - M;
-  constexpr int rebias = (1 << (Wide::kExponentBits - 1)) - (1 << (E - 1));
-  constexpr int special = (1 << E) - 1;
-  constexpr Bits wide_infinity = ((Bits(1) << Wide::kExponentBits) - 1) << wide_mantissa;
+  constexpr int kWideMantissa = Wide::kMantissaBits;
+  constexpr int kShift = kWideMantissa - M;
+  constexpr int kRebias = (1 << (Wide::kExponentBits - 1)) - (1 << (E - 1));
+  constexpr int kSpecial = (1 << E) - 1;
+  constexpr Bits kWideInfinity = ((Bits(1) << Wide::kExponentBits) - 1) << kWideMantissa;
 
-  const Bits sign = static_cast<Bits>(bits >> 15) << (wide_mantissa + Wide::kExponentBits);
-  const int field = (bits >> M) & special;
+  const Bits sign = static_cast<Bits>(bits >> 15) << (kWideMantissa + Wide::kExponentBits);
+  const int field = (bits >> M) & kSpecial;
   const Bits mantissa = bits & ((Bits(1) << M) - 1);
 
-  if (field == special) {
-    const Bits quiet = mantissa == 0 ? Bits(0) : Bits(1) << (wide_mantissa - 1);
-    return bits_as<Real>(sign | wide_infinity | quiet | (mantissa << shift));
+  if (field == kSpecial) {
+    const Bits quiet = mantissa == 0 ? Bits(0) : Bits(1) << (kWideMantissa - 1);
+    return bits_as<Real>(sign | kWideInfinity | quiet | (mantissa << kShift));
   }
-  if (field == 0 && rebias != 0) {
+  if (field == 0 && kRebias != 0) {
     // Subnormal here, normal there: mantissa times the smallest positive value, without rounding.
-    const Real step = bits_as<Real>(static_cast<Bits>(rebias + 1 - M) << wide_mantissa);
+    const Real step = bits_as<Real>(static_cast<Bits>(kRebias + 1 - M) << kWideMantissa);
     return bits_as<Real>(sign | bits_as<Bits>(static_cast<Real>(mantissa) * step));
   }
-  return bits_as<Real>(sign | (static_cast<Bits>(field + rebias) << wide_mantissa) |
-                       (mantissa << shift));
+  return bits_as<Real>(sign | (static_cast<Bits>(field + kRebias) << kWideMantissa) |
+                       (mantissa << kShift));
 }
 
 }  // namespace detail

@@ -33,20 +33,20 @@ struct PhiloxKey {
 TX_HD constexpr Philox4x32 philox4x32_10(Philox4x32 counter, PhiloxKey key) {
   // Multipliers and key increments of the paper; the increments are the fractional parts of the
   // golden ratio and of sqrt(3).
-  constexpr std::uint64_t multiplier_0 = 0xD2511F53u;
-  constexpr std::uint64_t multiplier_1 = 0xCD9E8D57u;
-  constexpr std::uint32_t increment_0 = 0x9E3779B9u;
-  constexpr std::uint32_t increment_1 = 0xBB67AE85u;
+  constexpr std::uint64_t kMultiplier0 = 0xD2511F53u;
+  constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57u;
+  constexpr std::uint32_t kIncrement0 = 0x9E3779B9u;
+  constexpr std::uint32_t kIncrement1 = 0xBB67AE85u;
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product_0 = multiplier_0 * counter.words[0];
-    const std::uint64_t product_1 = multiplier_1 * counter.words[2];
+    const std::uint64_t product_0 = kMultiplier0 * counter.words[0];
+    const std::uint64_t product_1 = kMultiplier1 * counter.words[2];
     counter =
         Philox4x32{{static_cast<std::uint32_t>(product_1 >> 32) ^ counter.words[1] ^ key.words[0],
                     static_cast<std::uint32_t>(product_1),
                     static_cast<std::uint32_t>(product_0 >> 32) ^ counter.words[3] ^ key.words[1],
                     static_cast<std::uint32_t>(product_0)}};
-    key.words[0] += increment_0;  // once more than is used after the last round; it costs nothing
-    key.words[1] += increment_1;
+    key.words[0] += kIncrement0;  // once more than is used after the last round; it costs nothing
+    key.words[1] += kIncrement1;
   }
   return counter;
 }

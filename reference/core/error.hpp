@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Error types and the one way to raise them. A message has four pieces: the function, what was given
+// (by name), what was expected and why, and a hint where the mistake is a usual one:
+//
+//   ft.loss: logits has shape [4, 10, 5, 30], expected [4, 10, 6, 30] because targets has U = 5 columns
+//   and the joint needs U + 1. Did the prediction network get its start symbol?
+//
+// Cases that depend on the data alone (no path, a label of length 0) have defined values, not errors.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace transducer {
+
+/// The caller's argument is wrong; pybind11 turns it into ValueError.
+class InvalidArgument : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+/// The request is legal but this layer cannot do it (a data type, a semiring).
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The layer was left out of this build.
+class NotBuilt : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A device call failed.
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// `Options::cancelled` asked for the computation to stop. Outputs hold unspecified values.
+class Cancelled : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Joins its arguments with operator<<; GCC 12 has no std::format.
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+/// Throws InvalidArgument with the joined parts unless `condition` holds. The parts are only
+/// formatted on failure.
+template <class... Parts>
+void check(bool condition, const Parts&... parts) {
+  if (!condition) throw InvalidArgument(concat(parts...));
+}
+
+}  // namespace transducer
