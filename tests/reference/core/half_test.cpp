@@ -197,29 +197,29 @@ TYPED_TEST(HalfTest, TooSmallBecomesZeroWithItsSign) {
 }
 
 TYPED_TEST(HalfTest, NanKeepsSignAndTopOfPayload) {
-  constexpr std::uint64_t nan_double = 0x7FF0000000000000u;
-  constexpr std::uint32_t nan_float = 0x7F800000u;
+  constexpr std::uint64_t kNanDouble = 0x7FF0000000000000u;
+  constexpr std::uint32_t kNanFloat = 0x7F800000u;
   for (unsigned payload = 1; payload <= this->kMantissaMask; ++payload) {
     for (const unsigned sign : {0u, 1u}) {
       const unsigned expected = (sign << 15) | this->kInfinity | this->kQuietBit | payload;
       const std::uint64_t top = static_cast<std::uint64_t>(payload) << (52 - this->kM);
       const std::uint64_t low_bits = 0x12345;  // below what fits; dropped, never rounded up
       const std::uint64_t in_double =
-          (static_cast<std::uint64_t>(sign) << 63) | nan_double | top | low_bits;
+          (static_cast<std::uint64_t>(sign) << 63) | kNanDouble | top | low_bits;
       ASSERT_EQ(this->rounded(std::bit_cast<double>(in_double)), expected) << payload;
-      const std::uint32_t in_float = (sign << 31) | nan_float | (payload << (23 - this->kM));
+      const std::uint32_t in_float = (sign << 31) | kNanFloat | (payload << (23 - this->kM));
       ASSERT_EQ(this->rounded(std::bit_cast<float>(in_float)), expected) << payload;
 
       const auto half = this->pattern((sign << 15) | this->kInfinity | payload);
       ASSERT_EQ(std::bit_cast<std::uint64_t>(static_cast<double>(half)),
-                (static_cast<std::uint64_t>(sign) << 63) | nan_double | (1ull << 51) | top);
+                (static_cast<std::uint64_t>(sign) << 63) | kNanDouble | (1ull << 51) | top);
       ASSERT_EQ(std::bit_cast<std::uint32_t>(static_cast<float>(half)), in_float | (1u << 22));
     }
   }
   // A payload that lies wholly below what fits must not turn the NaN into an infinity.
-  EXPECT_EQ(this->rounded(std::bit_cast<double>(nan_double | 1u)),
+  EXPECT_EQ(this->rounded(std::bit_cast<double>(kNanDouble | 1u)),
             this->kInfinity | this->kQuietBit);
-  EXPECT_EQ(this->rounded(std::bit_cast<float>(nan_float | 1u)), this->kInfinity | this->kQuietBit);
+  EXPECT_EQ(this->rounded(std::bit_cast<float>(kNanFloat | 1u)), this->kInfinity | this->kQuietBit);
 }
 
 TYPED_TEST(HalfTest, FloatAndItsExactDoubleRoundAlike) {

@@ -139,14 +139,14 @@ TEST(Dropout, ProbabilityZeroKeepsAllAndOneKeepsNone) {
 TEST(Dropout, ShareThatIsKeptIsOneMinusP) {
   // 40 frames, 25 positions, 512 units: 512,000 draws in all, 64,000 for each lane. Each count is
   // binomial with mean n q; it must lie within 5 standard deviations.
-  constexpr std::uint64_t seed = 0x0123456789abcdef;
+  constexpr std::uint64_t kSeed = 0x0123456789abcdef;
   for (const double p : {0.05, 0.1, 0.5, 0.9}) {
     const std::uint32_t threshold = dropout_threshold(p);
     std::array<double, 8> kept{};
     for (std::int64_t t = 0; t < 40; ++t) {
       for (std::int64_t u = 0; u < 25; ++u) {
         for (std::int64_t block = 0; block < 64; ++block) {
-          const DropoutLanes drawn = dropout_lanes(seed, 7, t, u, block);
+          const DropoutLanes drawn = dropout_lanes(kSeed, 7, t, u, block);
           for (std::size_t i = 0; i < 8; ++i) kept[i] += drawn.lanes[i] >= threshold ? 1.0 : 0.0;
         }
       }
