@@ -7,7 +7,7 @@
 #
 #   setup.sh [--extras test,lint] [--build build] [--only-venv] [-- MESON_OPTION ...]
 #
-# PYTHON chooses the interpreter (3.10 or newer; python3 by default), MESON_JOBS the number of compilers.
+# PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
@@ -172,7 +172,7 @@ if [ ! -f "$build/build.ninja" ]; then
   # site is absolute and inside the build directory, so installing touches nothing else.
   meson setup "$build" "-Dpython.purelibdir=$root/$build/site" "-Dpython.platlibdir=$root/$build/site" "$@"
 fi
-meson compile -C "$build" ${MESON_JOBS:+-j "$MESON_JOBS"}
+ninja -C "$build" ${NINJA_JOBS:+-j "$NINJA_JOBS"}
 meson install -C "$build" --no-rebuild --only-changed --quiet --tags runtime,python-runtime
 
 if [ "$build" = build ]; then

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every header compiles alone: it includes what it uses, and including it twice changes nothing."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pybind11
+import pytest
+from check_includes import sources
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = shlex.split(os.environ.get("TX_COMPILER", "c++"))
+HEADERS = [file.as_posix() for file in sources(ROOT) if file.suffix == ".hpp"]
+FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++"]
+FLAGS += ["-Wno-missing-field-initializers"]  # as in meson.build
+FOLDERS = ["-I", str(ROOT)]
+FOLDERS += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
+
+
+def compile_text(text):
+    command = [*COMPILER, *FLAGS, *FOLDERS, "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+def has_rapidcheck():
+    return compile_text("#include <rapidcheck.h>\n").returncode == 0
+
+
+def test_there_is_a_compiler():
+    assert shutil.which(COMPILER[0])
+    assert HEADERS
+
+
+def test_a_header_that_leans_on_others_is_refused():
+    assert compile_text("inline std::size_t f() { return 0; }\n").returncode != 0
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_compiles_alone(name):
+    if "<rapidcheck" in (ROOT / name).read_text(encoding="utf-8") and not has_rapidcheck():
+        pytest.skip("RapidCheck is not installed")
+    run = compile_text(f'#include "{name}"\n#include "{name}"\n')
+    assert run.returncode == 0, run.stderr
