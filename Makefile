@@ -29,7 +29,7 @@ format:  ## rewrite the sources as `make lint` wants them
 
 sanitize:  ## the tests under the address and undefined-behaviour sanitizers
 	@./setup.sh --build build-sanitize -- -Db_sanitize=address,undefined -Db_lundef=false
-	@.venv/bin/python tests/support/count.py --build build-sanitize
+	@.venv/bin/python tests/support/count.py --build build-sanitize --suite reference --suite python
 
 clean:  ## remove what the build made; .venv stays
 	rm -rf build build-sanitize

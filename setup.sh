@@ -7,7 +7,8 @@
 #
 #   setup.sh [--extras test,lint] [--build build] [--only-venv] [-- MESON_OPTION ...]
 #
-# PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers.
+# PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers
+# at a time; TX_WERROR=true makes warnings errors.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
@@ -167,15 +168,20 @@ chmod +x "$venv/bin/flash-transducer"
 # --- the build directory ---------------------------------------------------------------------------
 
 export PATH="$venv/bin:$PATH"
-if [ ! -f "$build/build.ninja" ]; then
+# site is absolute and inside the build directory, so installing touches nothing else.
+site=$root/$build/site
+options=("-Dpython.purelibdir=$site" "-Dpython.platlibdir=$site" "-Dwerror=${TX_WERROR:-false}" "$@")
+if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/.options" 2>/dev/null)" != "${options[*]}" ]; then
   say "configuring $build"
-  # site is absolute and inside the build directory, so installing touches nothing else.
-  meson setup "$build" "-Dpython.purelibdir=$root/$build/site" "-Dpython.platlibdir=$root/$build/site" "$@"
+  again=
+  [ -f "$build/build.ninja" ] && again=--reconfigure
+  meson setup $again "$build" "${options[@]}"
+  echo "${options[*]}" >"$build/.options"
 fi
 ninja -C "$build" ${NINJA_JOBS:+-j "$NINJA_JOBS"}
 meson install -C "$build" --no-rebuild --only-changed --quiet --tags runtime,python-runtime
 
 if [ "$build" = build ]; then
-  site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  echo "$root/build/site" >"$site/flash_transducer.pth"
+  packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  echo "$site" >"$packages/flash_transducer.pth"
 fi

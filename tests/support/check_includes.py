@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check who includes whom, and the head of every C++ file.
 
-The layers that are made fast may use the vocabulary of reference/core but not the reference's algorithms:
-only so is a test against the reference an independent check. The table below is the whole rule; anything
-else is an error, and so are an include that is not relative to the root, a CUDA header in a `.hpp` (such a
-header must compile without the toolkit), a missing `#pragma once` and a missing licence line.
+The layers that are made fast may use the vocabulary of reference/core but not the reference's
+algorithms: only so is a test against the reference an independent check. The table below is the
+whole rule; anything else is an error, and so are an include that is not relative to the root, a
+CUDA header in a `.hpp` (such a header must compile without the toolkit), a missing `#pragma once`
+and a missing licence line.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import re
 import sys
 from pathlib import Path
 
-# Folder: patterns it may include. The longest folder that a file is in decides. `name/[^/]*` is a layer's
-# public headers, those directly in its folder.
+# Folder: patterns it may include. The longest folder that a file is in decides. `name/[^/]*` is a
+# layer's public headers, those directly in its folder.
 ALLOWED = {
     "reference/core": ["reference/core/.*"],
     "reference/variants": ["reference/core/.*", "reference/variants/.*"],
@@ -68,9 +69,9 @@ def faults_of(file: Path, root: Path) -> list[str]:
         place = f"{file}:{number}"
         if quote == "<":
             if file.suffix == ".hpp" and re.match(r"(cuda|cublas|nccl|cooperative_groups)", name):
-                faults.append(f"{place}: a .hpp must compile without CUDA, so it cannot include <{name}>")
+                faults.append(f"{place}: a .hpp must compile without CUDA; it includes <{name}>")
         elif not (root / name).is_file():
-            faults.append(f'{place}: "{name}" is no file of the project; includes are relative to the root')
+            faults.append(f'{place}: no file "{name}"; includes are relative to the root')
         elif not any(re.fullmatch(pattern, name) for pattern in ALLOWED[rule]):
             allowed = ", ".join(ALLOWED[rule])
             faults.append(f'{place}: {rule} may not include "{name}" (it may include {allowed})')

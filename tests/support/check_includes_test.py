@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project's includes go in the direction of its layers, and the checker sees those that do not."""
+"""The includes go in the direction of the layers, and the checker sees those that do not."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,8 @@ def make_tree(folder, files):
 
 
 def header(*includes):
-    return "\n".join([LICENSE, "", "#pragma once", "", *(f"#include {name}" for name in includes), ""])
+    lines = [f"#include {name}\n" for name in includes]
+    return f"{LICENSE}\n\n#pragma once\n\n" + "".join(lines)
 
 
 GOOD = {
@@ -47,16 +48,16 @@ def test_a_good_tree_has_no_fault(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("reference/core/a.hpp", header('"reference/scores.hpp"'), "reference/core may not include"),
-        ("reference/core/a.hpp", header('"reference/variants/rnnt.hpp"'), "reference/core may not"),
-        ("reference/variants/a.hpp", header('"reference/scores.hpp"'), "reference/variants may not"),
+        ("reference/core/a.hpp", header('"reference/scores.hpp"'), "core may not include"),
+        ("reference/core/a.hpp", header('"reference/variants/rnnt.hpp"'), "core may not include"),
+        ("reference/variants/a.hpp", header('"reference/scores.hpp"'), "variants may not include"),
         ("reference/a.cpp", header('"reference/variants/rnnt.hpp"'), "reference may not include"),
         ("cpu/a.cpp", header('"reference/lattice.hpp"'), "cpu may not include"),
         ("cpu/a.cpp", header('"reference/variants/rnnt.hpp"'), "cpu may not include"),
         ("cuda/a.cu", header('"reference/scores.hpp"'), "cuda may not include"),
         ("cuda/a.cu", header('"cpu/loss.hpp"'), "cuda may not include"),
         ("distributed/a.cpp", header('"cpu/kernels/tile.hpp"'), "distributed may not include"),
-        ("python/bindings/a.cpp", header('"cpu/kernels/tile.hpp"'), "python/bindings may not include"),
+        ("python/bindings/a.cpp", header('"cpu/kernels/tile.hpp"'), "bindings may not include"),
         ("reference/a.cpp", header('"tests/support/naive.hpp"'), "reference may not include"),
         ("reference/core/a.hpp", header('"view.hpp"'), r"includes are relative to the root"),
         ("cuda/a.hpp", header("<cuda_runtime.h>"), "must compile without CUDA"),

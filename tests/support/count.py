@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run `meson test` and say how many cases passed, failed and were skipped.
 
-Meson counts programs, people count cases. A program that writes BUILD/test-results/NAME.xml (GoogleTest
-and pytest do) counts as the cases in it, any other program as one case. The sum cannot hide a failure:
-results of an earlier run are removed first, and each of these counts as one failed case:
+Meson counts programs, people count cases. A program that writes BUILD/test-results/NAME.xml
+(GoogleTest and pytest do) counts as the cases in it, any other program as one case. The sum cannot
+hide a failure: results of an earlier run are removed first, and each of these counts as one failed
+case:
 
 - a program that failed although none of its cases did (it crashed, leaked, or ran out of time),
 - a result file that cannot be read or that holds no case,
 - a program that Meson knows and did not run, or two programs of one name.
 
-A line of a program that begins with `note: `, and a property called `note` in a result file, is printed
-again before the sum: the place for shares and counts that a reader should see.
+A line of a program that begins with `note: `, and a property called `note` in a result file, is
+printed again before the sum: the place for shares and counts that a reader should see.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def count_program(tally: Tally, record: dict[str, str], results: Path) -> None:
 
 
 def short_name(name: str) -> str:
-    """Return `core_test` of `project:suite / core_test` or `suite - project:core_test` (newer Meson)."""
+    """Return `a_test` of `project:suite / a_test` or of newer Meson's `suite - project:a_test`."""
     return re.split(r" / |:", name)[-1]
 
 
@@ -134,7 +135,7 @@ def report(tally: Tally) -> None:
 
 def main() -> int:
     """Run the tests of a build directory and count them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=Path("build"), help="the build directory")
     parser.add_argument("--suite", action="append", default=[], help="run these suites only")
     options = parser.parse_args()
@@ -149,9 +150,8 @@ def main() -> int:
     run = [*meson, "test", "-C", str(options.build), "--no-rebuild", "--print-errorlogs", *suites]
     status = subprocess.run(run, env=environment, check=False).returncode
 
-    listing = subprocess.run(
-        [*meson, "introspect", "--tests", str(options.build)], capture_output=True, text=True, check=True
-    )
+    introspect = [*meson, "introspect", "--tests", str(options.build)]
+    listing = subprocess.run(introspect, capture_output=True, text=True, check=True)
     tests = json.loads(listing.stdout)
     # Meson lists a suite as `project:suite`.
     wanted = [

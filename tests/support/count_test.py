@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closing line is the true sum: count.py on real Meson projects whose programs do what they should not."""
+"""The closing line is the true sum: count.py on Meson projects whose programs misbehave."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +10,20 @@ import pytest
 
 COUNT = Path(__file__).with_name("count.py")
 
-PASS = '<testcase classname="Lattice" name="Passes" status="run" result="completed"/>'
-FAIL = '<testcase classname="Lattice" name="Fails"><failure message="1 is not 2"/></testcase>'
-ERROR = '<testcase classname="lattice_test" name="test_teardown"><error message="teardown"/></testcase>'
-SKIP = '<testcase classname="Lattice" name="Waits"><skipped message="a.cpp:7&#x0A;waits for cpu"/></testcase>'
-DISABLED = '<testcase classname="Lattice" name="DISABLED_Off" status="notrun" result="suppressed"/>'
-NOTE = (
-    '<testcase classname="Lattice" name="Counts"><properties><property name="note" value="71 % feasible"/>'
-    "</properties></testcase>"
-)
+
+def case(name, inside="", status="run"):
+    head = f'classname="Lattice" name="{name}" status="{status}"'
+    return f"<testcase {head}>{inside}</testcase>"
+
+
+PASS = case("Passes")
+FAIL = case("Fails", '<failure message="1 is not 2"/>')
+ERROR = case("test_teardown", '<error message="teardown"/>')
+SKIP = case("Waits", '<skipped message="a.cpp:7&#x0A;waits for cpu"/>')
+DISABLED = case("DISABLED_Off", status="notrun")
+ABORT = '__import__("os").abort()'
+TRUNCATED = "<testsuite><testcase"
+NOTE = case("Counts", '<properties><property name="note" value="71 % feasible"/></properties>')
 
 
 def run_count(folder, programs, arguments=(), environment=None):
@@ -26,7 +32,7 @@ def run_count(folder, programs, arguments=(), environment=None):
     for name, cases, status in programs:
         code = "import pathlib, sys\\n"
         if cases is not None:
-            text = cases if cases.startswith("<?") else f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
+            text = cases if cases == TRUNCATED else f"<testsuite>{cases}</testsuite>"
             file = folder / "build" / "test-results" / f"{name}.xml"
             (folder / f"{name}.in").write_text(text)
             code += (
@@ -35,18 +41,20 @@ def run_count(folder, programs, arguments=(), environment=None):
             )
         code += f'print("{name} ends")\\nsys.exit({status})'
         tests.append(f"test('{name}', python, args: ['-c', '{code}'], suite: 'reference')")
-    project = "project('sample')\npython = import('python').find_installation()\n" + "\n".join(tests)
-    (folder / "meson.build").write_text(project)
+    project = ["project('sample')", "python = import('python').find_installation()", *tests]
+    (folder / "meson.build").write_text("\n".join(project))
     meson = Path(sys.executable).with_name("meson")
     again = ["--reconfigure"] if (folder / "build").exists() else []
     subprocess.run([meson, "setup", "build", *again], cwd=folder, check=True, capture_output=True)
+    # A run that is itself counted must not find these counts in its sum.
+    inherited = {name: value for name, value in os.environ.items() if name != "TX_TOTALS"}
     return subprocess.run(
         [sys.executable, COUNT, "--build", "build", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env={**inherited, **(environment or {})},
     )
 
 
@@ -63,18 +71,16 @@ def test_all_pass(tmp_path):
     ("cases", "status", "line"),
     [
         pytest.param(PASS + FAIL, 1, "2 passed, 1 failed, 0 skipped", id="a failing case"),
-        pytest.param(PASS + FAIL, 0, "2 passed, 1 failed, 0 skipped", id="a failing case, exit status 0"),
-        pytest.param(PASS + FAIL + ERROR, 1, "2 passed, 2 failed, 0 skipped", id="a case with an error"),
+        pytest.param(PASS + FAIL, 0, "2 passed, 1 failed, 0 skipped", id="exit status 0"),
+        pytest.param(PASS + FAIL + ERROR, 1, "2 passed, 2 failed, 0 skipped", id="an error"),
         pytest.param(PASS, 1, "2 passed, 1 failed, 0 skipped", id="cases pass, program fails"),
-        pytest.param("<?xml", 0, "1 passed, 1 failed, 0 skipped", id="a truncated result file"),
+        pytest.param(TRUNCATED, 0, "1 passed, 1 failed, 0 skipped", id="a truncated result file"),
         pytest.param("", 0, "1 passed, 1 failed, 0 skipped", id="no case at all"),
         pytest.param(None, 1, "1 passed, 1 failed, 0 skipped", id="a failing plain program"),
-        pytest.param(None, "__import__('os').abort()", "1 passed, 1 failed, 0 skipped", id="a crash"),
+        pytest.param(None, ABORT, "1 passed, 1 failed, 0 skipped", id="a crash"),
     ],
 )
 def test_one_failure_is_counted(tmp_path, cases, status, line):
-    if isinstance(status, str):
-        status = status.replace("'", '"')
     run = run_count(tmp_path, [("bad_test", cases, status), ("good_test", None, 0)])
     assert last_line(run) == line
     assert run.returncode != 0
@@ -91,7 +97,8 @@ def test_skips_are_counted_and_named(tmp_path):
 
 def test_stale_results_do_not_count(tmp_path):
     run_count(tmp_path, [("old_test", PASS + PASS, 0)])
-    (tmp_path / "build" / "test-results" / "a_test.xml").write_text(f"<testsuite>{PASS * 9}</testsuite>")
+    stale = tmp_path / "build" / "test-results" / "a_test.xml"
+    stale.write_text(f"<testsuite>{PASS * 9}</testsuite>")
     run = run_count(tmp_path, [("a_test", None, 1)])
     assert last_line(run) == "0 passed, 1 failed, 0 skipped"
 
