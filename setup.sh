@@ -178,6 +178,8 @@ if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/.options" 2>/dev/null)" != 
   meson setup $again "$build" "${options[@]}"
   echo "${options[*]}" >"$build/.options"
 fi
+# The folder of variant tests is its own list of sources.
+[ ! tests/reference/variants -nt "$build/build.ninja" ] || meson setup --reconfigure "$build" >/dev/null
 ninja -C "$build" ${NINJA_JOBS:+-j "$NINJA_JOBS"}
 meson install -C "$build" --no-rebuild --only-changed --quiet --tags runtime,python-runtime
 

@@ -64,7 +64,8 @@ struct Arrays {
     utterance.group_log_sums = per_node("group_log_sums", valid.shape.groups);
     utterance.arc_posterior = per_node("arc_posterior", valid.shape.arcs);
     utterance.arc_exists = row_major_view(region<std::uint32_t>("arc_exists").data(), frames, rows);
-    utterance.reachable = row_major_view(region<std::uint8_t>("reachable").data(), frames + 1, rows);
+    utterance.reachable =
+        row_major_view(region<std::uint8_t>("reachable").data(), frames + 1, rows);
     utterance.alpha = row_major_view(region<double>("alpha").data(), frames + 1, rows);
     utterance.beta = row_major_view(region<double>("beta").data(), frames + 1, rows);
     return utterance;

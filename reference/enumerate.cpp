@@ -48,8 +48,8 @@ bool label_is_outside(const TinyLattice& lattice, const Column& column, std::int
     if ((column.subtract >> g & 1) == 0 || group.normaliser != Normaliser::softmax) continue;
     subtracts_softmax = true;
     const std::int64_t k = label + column.label_offset;
-    const bool excluded = (group.exclude_fixed && group.excluded.offset == k) ||
-                          (group.exclude_label && label == k);
+    const bool excluded =
+        (group.exclude_fixed && group.excluded.offset == k) || (group.exclude_label && label == k);
     if (group.begin.offset <= k && k < group.end.offset && !excluded) return false;
   }
   return subtracts_softmax;
@@ -106,8 +106,8 @@ class Walk {
   void visit(std::int64_t t, std::int64_t u) {
     const double end = end_score(t, u);
     if (end != kNothing) {
-      check(static_cast<std::int64_t>(paths_.size()) < limit_, "enumerate_paths: more than ", limit_,
-            " paths, expected a smaller lattice; their number grows exponentially");
+      check(static_cast<std::int64_t>(paths_.size()) < limit_, "enumerate_paths: more than ",
+            limit_, " paths, expected a smaller lattice; their number grows exponentially");
       paths_.push_back(path_);
       paths_.back().weight += end;
       paths_.back().end_frame = t;

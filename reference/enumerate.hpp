@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All paths of a small lattice by brute force: the exponential definition that the recursions are tested
-// against. It reads the arc table and the logits directly, shares no code with scores.cpp or lattice.cpp,
-// and works in plain double logarithms.
+// All paths of a small lattice by brute force: the exponential definition that the recursions are
+// tested against. It reads the arc table and the logits directly, shares no code with scores.cpp or
+// lattice.cpp, and works in plain double logarithms.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace transducer::reference {
 
 /// One utterance, small enough to enumerate. Empty views and spans mean "not given".
 struct TinyLattice {
-  VariantTable table;                  // bound to K
-  View<const double, 3> logits;        // [T, U+1, K]
+  VariantTable table;                    // bound to K
+  View<const double, 3> logits;          // [T, U+1, K]
   std::span<const std::int64_t> labels;  // [U]
-  std::int64_t frames = 0;             // T
+  std::int64_t frames = 0;               // T
   bool from_log_probs = false;
   View<const double, 3> arc_scores;      // [T, U+1, A]
   View<const std::int64_t, 2> band;      // [T, 2]

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// Adds amount * dZ/dx, with Z the group's log-sum: its softmax, or the sigmoid of a Bernoulli column.
+/// Adds amount * dZ/dx, with Z the group's log-sum: its softmax, or the sigmoid of a Bernoulli
+/// column.
 void add_log_sum_gradient(const Group& group, double amount, std::span<const double> logits,
                           double log_sum, std::int64_t label, std::span<double> gradient) {
   if (group.normaliser == Normaliser::bernoulli) {
@@ -126,8 +127,8 @@ bool wants_joint(const LossResult& result) {
          result.weight_gradient.defined() || result.bias_gradient.defined();
 }
 
-/// Arc weights and arc scores add into w with factor 1: their gradient is the flow itself, unscaled by s
-/// and unclamped.
+/// Arc weights and arc scores add into w with factor 1: their gradient is the flow itself, unscaled
+/// by s and unclamped.
 double arc_gradient(const Backward& backward, std::int64_t t, std::int64_t u, int arc) {
   if (backward.poisoned) return kNaN;
   const double flow = backward.flow(t, u, arc);
@@ -210,8 +211,8 @@ void add_node_gradient(const VariantTable& table, std::span<const double> flow,
                              log_sums[static_cast<std::size_t>(column.group)], label,
                              logits_gradient);
       } else {
-        const std::int64_t k = column.kind == ColumnKind::fixed ? column.position.offset
-                                                                : label + column.label_offset;
+        const std::int64_t k =
+            column.kind == ColumnKind::fixed ? column.position.offset : label + column.label_offset;
         logits_gradient[static_cast<std::size_t>(k)] += amount;
       }
       for (int g = 0; g < table.num_groups; ++g) {
@@ -232,8 +233,7 @@ void gradient(const LossRequest& request, const ValidRequest& valid, const LossR
               const Options& options, const Backward& backward, NodeReader& reader,
               const Utterance& utterance, GradientSums& sums) {
   if (result.logits_gradient.defined()) {
-    write_dense(request, valid, result, options, backward, reader, utterance,
-                sums.logits_gradient);
+    write_dense(request, valid, result, options, backward, reader, utterance, sums.logits_gradient);
   }
   if (wants_joint(result)) {
     write_joint(request, valid, result, options, backward, reader, utterance, sums);

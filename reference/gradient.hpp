@@ -5,9 +5,9 @@
 //
 //   d cost / d x_k = sum over arcs, over their columns:  q s d(column)/d x_k
 //
-// where s is the column's gradient scale and column = x - sum of Z subtracted + sum of Z added; dZ/dx is
-// the group's softmax (or sigmoid). Clamping acts on each d cost / d x_k before the upstream factor.
-// Work: K G per node with any flow.
+// where s is the column's gradient scale and column = x - sum of Z subtracted + sum of Z added;
+// dZ/dx is the group's softmax (or sigmoid). Clamping acts on each d cost / d x_k before the
+// upstream factor. Work: K G per node with any flow.
 #pragma once
 
 #include <span>
@@ -19,13 +19,14 @@
 
 namespace transducer::reference {
 
-/// Adds to `logits_gradient` [K] the derivative of sum over arcs of flow[a] * w(a) at a node with these
-/// logits and log-sums, gradient scales applied.
+/// Adds to `logits_gradient` [K] the derivative of sum over arcs of flow[a] * w(a) at a node with
+/// these logits and log-sums, gradient scales applied.
 void add_node_gradient(const VariantTable& table, std::span<const double> flow,
                        std::span<const double> logits, std::span<const double> log_sums,
                        std::int64_t label, bool from_log_probs, std::span<double> logits_gradient);
 
-/// Where the derivative of sum over arcs of flow * w comes from and how it is shaped on the way out.
+/// Where the derivative of sum over arcs of flow * w comes from and how it is shaped on the way
+/// out.
 struct Backward {
   View<const double, 3> flow;  // [T, U+1, A] 0 where nothing flows
   double clamp = 0.0;          ///< 0: off
@@ -36,12 +37,13 @@ struct Backward {
 /// Sums over the batch that the gradient stage keeps in double until they are complete.
 struct GradientSums {
   JointGradientSums joint;
-  std::span<double> arc_scores;      // the elements of arc_scores, in row-major order
-  std::span<double> logits_gradient; // [K] of one node
-  bool shared_poisoned = false;      ///< some utterance made W and c NaN
+  std::span<double> arc_scores;       // the elements of arc_scores, in row-major order
+  std::span<double> logits_gradient;  // [K] of one node
+  bool shared_poisoned = false;       ///< some utterance made W and c NaN
 };
 
-/// Writes the gradients of one utterance that `result` names, padding included; adds to the shared ones.
+/// Writes the gradients of one utterance that `result` names, padding included; adds to the shared
+/// ones.
 void gradient(const LossRequest& request, const ValidRequest& valid, const LossResult& result,
               const Options& options, const Backward& backward, NodeReader& reader,
               const Utterance& utterance, GradientSums& sums);

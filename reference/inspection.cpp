@@ -27,7 +27,8 @@ void for_each_utterance(const LossRequest& request, const Options& options,
   const WorkspacePlan plan = plan_workspace(valid.shape, checked);
   std::vector<std::byte> memory(plan.scratch_bytes() + kWorkspaceAlignment);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const std::size_t shift = (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
+  const std::size_t shift =
+      (kWorkspaceAlignment - address % kWorkspaceAlignment) % kWorkspaceAlignment;
   const Workspace workspace{.scratch = std::span(memory).subspan(shift, plan.scratch_bytes()),
                             .saved = {}};
   const Arrays arrays{valid, plan, workspace};
@@ -59,7 +60,8 @@ double path_entropy(const Utterance& utterance) {
   return entropy < 0.0 ? 0.0 : entropy;  // rounding below 0 for a single path
 }
 
-void add_group_occupancy(const VariantTable& table, const Arc& arc, double gamma, double* occupancy) {
+void add_group_occupancy(const VariantTable& table, const Arc& arc, double gamma,
+                         double* occupancy) {
   for (int i = 0; i < arc.num_columns; ++i) {
     const Column& column = arc.columns[i];
     for (int g = 0; g < table.num_groups; ++g) {
@@ -70,12 +72,14 @@ void add_group_occupancy(const VariantTable& table, const Arc& arc, double gamma
 }
 
 /// Expected frames, arc counts and group occupancy, from the arc posteriors.
-void add_expectations(const VariantTable& table, const Utterance& utterance, Inspection& inspection) {
+void add_expectations(const VariantTable& table, const Utterance& utterance,
+                      Inspection& inspection) {
   const double start = utterance.poisoned ? kNaN : 0.0;
   inspection.expected_frames.assign(static_cast<std::size_t>(utterance.labels), start);
   inspection.arc_counts.assign(static_cast<std::size_t>(table.num_arcs), start);
   inspection.group_occupancy.assign(
-      static_cast<std::size_t>(utterance.frames * (utterance.labels + 1) * table.num_groups), start);
+      static_cast<std::size_t>(utterance.frames * (utterance.labels + 1) * table.num_groups),
+      start);
   if (utterance.poisoned) return;
   for (std::int64_t t = 0; t < utterance.frames; ++t) {
     for (std::int64_t u = 0; u <= utterance.labels; ++u) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a person wants to see of a lattice, one utterance at a time: the best path, the entropy of the
-// distribution over paths, when each label is emitted on average, how often each arc is taken and how
-// much each group's normaliser counts. Formulas: docs/math.md#inspection.
+// What a person wants to see of a lattice, one utterance at a time: the best path, the entropy of
+// the distribution over paths, when each label is emitted on average, how often each arc is taken
+// and how much each group's normaliser counts. Formulas: docs/math.md#inspection.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct PathStep {
 /// start before any arc, then the incoming arc of lowest index.
 struct BestPath {
   bool exists = false;
-  double score = 0.0;  ///< weight with start and final scores; -inf if no path exists, NaN if poisoned
+  double score =
+      0.0;  ///< weight with start and final scores; -inf if no path exists, NaN if poisoned
   std::int64_t start_frame = 0;
   std::int64_t end_frame = 0;
   std::vector<PathStep> steps;

@@ -36,7 +36,8 @@ double add(Semiring semiring, double a, double b) {
   return semiring == Semiring::log ? log_add(a, b) : std::max(a, b);
 }
 
-/// Calls visit(arc, source_t, source_u) for each arc that lands on (t, u) from a node a start reaches.
+/// Calls visit(arc, source_t, source_u) for each arc that lands on (t, u) from a node a start
+/// reaches.
 template <class Visit>
 void for_each_incoming(const VariantTable& table, const Utterance& utterance, std::int64_t t,
                        std::int64_t u, Visit&& visit) {
@@ -64,8 +65,8 @@ void for_each_outgoing(const VariantTable& table, const Utterance& utterance, st
   }
 }
 
-/// Every arc raises t or u and lowers neither, so rows of t in order, each in order of u, visit every
-/// source before its destinations.
+/// Every arc raises t or u and lowers neither, so rows of t in order, each in order of u, visit
+/// every source before its destinations.
 template <class Visit>
 void for_each_node(const Utterance& utterance, Visit&& visit) {
   for (std::int64_t t = 0; t <= utterance.frames; ++t) {
@@ -226,7 +227,8 @@ BestPath trace_best_path(const VariantTable& table, const Utterance& utterance) 
   path.exists = true;
   std::int64_t t = 0;
   std::int64_t u = utterance.labels;
-  while (!(is_reachable(utterance, t, u, kFromStart) && final_score(utterance, t, u) != kImpossible &&
+  while (!(is_reachable(utterance, t, u, kFromStart) &&
+           final_score(utterance, t, u) != kImpossible &&
            utterance.alpha(t, u) + final_score(utterance, t, u) == path.score)) {
     ++t;  // the earliest end that reaches the total
   }

@@ -24,7 +24,8 @@ namespace transducer::reference {
 inline constexpr std::uint8_t kFromStart = 1;
 inline constexpr std::uint8_t kToEnd = 2;
 
-/// Fills start_scores and final_scores: the request's, or 0 at t = 0 and t = T; -inf outside the band.
+/// Fills start_scores and final_scores: the request's, or 0 at t = 0 and t = T; -inf outside the
+/// band.
 void load_boundary_scores(const LossRequest& request, Utterance& utterance);
 
 /// Fills reachable, alpha, beta, arc_posterior, cost, feasible and poisoned.

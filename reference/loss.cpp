@@ -133,7 +133,8 @@ struct Call {
     check_workspace(plan, workspace, options.workspace_limit, request.caller);
   }
 
-  /// The reference always reads labels and lengths: an unchecked one would be a stray memory access.
+  /// The reference always reads labels and lengths: an unchecked one would be a stray memory
+  /// access.
   static ValidRequest validate_on_host(const LossRequest& request, const LossResult& result,
                                        Options options) {
     check_host(request);

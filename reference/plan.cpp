@@ -55,10 +55,9 @@ WorkspacePlan plan_workspace(const LossShape& shape, const Options& options) {
     plan.book("bias_gradient", "[K] float64", kScratch, shape.columns, kDouble);
   }
   const std::int64_t joint = checked_product(checked_product(shape.batch, nodes), shape.columns);
-  plan.note_never_made(
-      "logits", "[B, T, U+1, K]",
-      static_cast<std::size_t>(
-          checked_product(joint, static_cast<std::int64_t>(dtype_bytes(shape.dtype)))));
+  plan.note_never_made("logits", "[B, T, U+1, K]",
+                       static_cast<std::size_t>(checked_product(
+                           joint, static_cast<std::int64_t>(dtype_bytes(shape.dtype)))));
   return plan;
 }
 

@@ -117,8 +117,8 @@ void copy_arc_weights(const ArcWeightSource& source, const VariantTable& table,
     for (std::int64_t u = 0; u <= utterance.labels; ++u) {
       for (int a = 0; a < table.num_arcs; ++a) {
         const Arc& arc = table.arcs[a];
-        const bool lands = t + arc.dt < utterance.frames ||
-                           (t + arc.dt == utterance.frames && arc.may_finish);
+        const bool lands =
+            t + arc.dt < utterance.frames || (t + arc.dt == utterance.frames && arc.may_finish);
         if (!lands || u + arc.du > utterance.labels) continue;
         const double weight = read_real(source.arc_weights, {utterance.batch_index, t, u, a});
         if (weight == kLogZero<double>) continue;

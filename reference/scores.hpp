@@ -16,15 +16,16 @@
 
 namespace transducer::reference {
 
-/// Log-sum-exp of a group's columns, softplus for a Bernoulli one. NaN if any column is NaN or +inf;
-/// -inf if every column is -inf or none is left after the exclusions.
+/// Log-sum-exp of a group's columns, softplus for a Bernoulli one. NaN if any column is NaN or
+/// +inf; -inf if every column is -inf or none is left after the exclusions.
 double group_log_sum(const Group& group, std::span<const double> logits, std::int64_t label);
 
 /// Z of a group from its log-sum: 0 for no normaliser and for log-probabilities.
 double log_normaliser(const Group& group, double log_sum, bool from_log_probs);
 
-/// Whether a column makes its arc absent at a node whose next label is `label` (-1 at u = U), whatever
-/// the logits hold: no next label, a label outside every softmax it subtracts, an empty group.
+/// Whether a column makes its arc absent at a node whose next label is `label` (-1 at u = U),
+/// whatever the logits hold: no next label, a label outside every softmax it subtracts, an empty
+/// group.
 bool column_is_absent(const VariantTable& table, const Column& column, std::int64_t label,
                       bool from_log_probs);
 

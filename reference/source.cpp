@@ -103,15 +103,16 @@ void NodeReader::read_joint(const JointSource& source, const Utterance& utteranc
                             std::int64_t u) {
   const std::int64_t b = utterance.batch_index;
   const double factor = predictor_factor(source, utterance, u);
-  const std::int64_t id = source.utterance_ids.defined() ? read_index(source.utterance_ids, {b}) : b;
+  const std::int64_t id =
+      source.utterance_ids.defined() ? read_index(source.utterance_ids, {b}) : b;
   read_row(source.encoder, {b, t}, sum);
   read_row(source.predictor, {b, u}, hidden);  // P_u for now
   for (std::size_t h = 0; h < sum.size(); ++h) {
     sum[h] += factor * hidden[h];
-    const bool kept = source.dropout == 0.0 ||
-                      dropout_keep(source.seed, id, static_cast<std::uint32_t>(t),
-                                   static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(h),
-                                   source.dropout);
+    const bool kept =
+        source.dropout == 0.0 ||
+        dropout_keep(source.seed, id, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(u),
+                     static_cast<std::uint32_t>(h), source.dropout);
     dropout_factor[h] = kept ? 1.0 / (1.0 - source.dropout) : 0.0;
     // A dropped unit is 0 even where the activation is NaN.
     hidden[h] = kept ? activate(source.activation, sum[h]) * dropout_factor[h] : 0.0;

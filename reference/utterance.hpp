@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One utterance while it is being computed: its sizes, its labels and the arrays that the three stages
-// fill and read. Letters as in docs/notation.md; here T and U are this utterance's own lengths.
+// One utterance while it is being computed: its sizes, its labels and the arrays that the three
+// stages fill and read. Letters as in docs/notation.md; here T and U are this utterance's own
+// lengths.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,15 @@
 namespace transducer::reference {
 
 struct Utterance {
-  std::int64_t batch_index = 0;             // b
-  std::int64_t frames = 0;                  // T
-  std::int64_t labels = 0;                  // U
-  std::span<const std::int64_t> targets;    // [U]
+  std::int64_t batch_index = 0;           // b
+  std::int64_t frames = 0;                // T
+  std::int64_t labels = 0;                // U
+  std::span<const std::int64_t> targets;  // [U]
 
   // Filled by scores().
-  View<double, 3> arc_weights;       // [T, U+1, A] complete log-weights, -inf where no arc exists
-  View<std::uint32_t, 2> arc_exists; // [T, U+1] bit a: arc a exists whatever the logits hold
-  View<double, 3> group_log_sums;    // [T, U+1, G] log-sum-exp (softplus for Bernoulli) of each group
+  View<double, 3> arc_weights;        // [T, U+1, A] complete log-weights, -inf where no arc exists
+  View<std::uint32_t, 2> arc_exists;  // [T, U+1] bit a: arc a exists whatever the logits hold
+  View<double, 3> group_log_sums;  // [T, U+1, G] log-sum-exp (softplus for Bernoulli) of each group
 
   // Filled by load_boundary_scores().
   std::span<double> start_scores;  // [T+1] log-weight of starting at (t, 0)

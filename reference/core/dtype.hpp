@@ -75,8 +75,9 @@ decltype(auto) visit_real(DType dtype, Function&& function) {
     case DType::float16:
       return function.template operator()<Float16>();
     default:
-      throw Unsupported(concat("dtype ", dtype_name(dtype),
-                               " is not a real type; supported are float64, float32, bfloat16, float16"));
+      throw Unsupported(
+          concat("dtype ", dtype_name(dtype),
+                 " is not a real type; supported are float64, float32, bfloat16, float16"));
   }
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error types and the one way to raise them. A message has four pieces: the function, what was given
-// (by name), what was expected and why, and a hint where the mistake is a usual one:
+// Error types and the one way to raise them. A message has four pieces: the function, what was
+// given (by name), what was expected and why, and a hint where the mistake is a usual one:
 //
-//   ft.loss: logits has shape [4, 10, 5, 30], expected [4, 10, 6, 30] because targets has U = 5 columns
-//   and the joint needs U + 1. Did the prediction network get its start symbol?
+//   ft.loss: logits has shape [4, 10, 5, 30], expected [4, 10, 6, 30] because targets has U = 5
+//   columns and the joint needs U + 1. Did the prediction network get its start symbol?
 //
-// Cases that depend on the data alone (no path, a label of length 0) have defined values, not errors.
+// Cases that depend on the data alone (no path, a label of length 0) have defined values, not
+// errors.
 #pragma once
 
 #include <sstream>

@@ -125,13 +125,13 @@ struct Options {
 
 /// Sizes that decide how much memory a call needs.
 struct LossShape {
-  std::int64_t batch = 0;    // B
-  std::int64_t frames = 0;   // T
-  std::int64_t labels = 0;   // U
-  std::int64_t columns = 0;  // K
-  std::int64_t hidden = 0;   // H; 0: dense source
-  int arcs = 0;              // A
-  int groups = 0;            // G
+  std::int64_t batch = 0;       // B
+  std::int64_t frames = 0;      // T
+  std::int64_t labels = 0;      // U
+  std::int64_t columns = 0;     // K
+  std::int64_t hidden = 0;      // H; 0: dense source
+  int arcs = 0;                 // A
+  int groups = 0;               // G
   std::int64_t max_rows = 0;    ///< bound on the lattice rows of the batch; 0: B * T * (U+1)
   std::int64_t arc_scores = 0;  ///< elements of arc_scores whose gradient is wanted
   DType dtype = DType::float32;

@@ -81,7 +81,8 @@ std::int64_t read_index(const TensorRef& tensor, std::initializer_list<std::int6
                            " is not an index type; supported are int64, int32"));
 }
 
-void write_real(const TensorRef& tensor, std::initializer_list<std::int64_t> indices, double value) {
+void write_real(const TensorRef& tensor, std::initializer_list<std::int64_t> indices,
+                double value) {
   const std::int64_t offset = tensor.offset(indices);
   visit_real(tensor.dtype, [&]<class Scalar>() {
     *element<Scalar>(tensor, offset) = static_cast<Scalar>(value);
@@ -122,8 +123,7 @@ void fill_real(const TensorRef& tensor, double value) {
     for (std::int64_t i = 0; i < padded[0]; ++i) {
       for (std::int64_t j = 0; j < padded[1]; ++j) {
         for (std::int64_t k = 0; k < padded[2]; ++k) {
-          Scalar* row =
-              element<Scalar>(tensor, i * strides[0] + j * strides[1] + k * strides[2]);
+          Scalar* row = element<Scalar>(tensor, i * strides[0] + j * strides[1] + k * strides[2]);
           for (std::int64_t l = 0; l < padded[3]; ++l) row[l * strides[3]] = stored;
         }
       }

@@ -41,8 +41,9 @@ struct TensorRef {
 /// A row-major reference to contiguous host memory.
 TensorRef contiguous_ref(void* data, DType dtype, std::initializer_list<std::int64_t> extents);
 
-/// `tensor` seen with the given extents by NumPy's broadcasting rule: axes align on the right, and an
-/// axis of extent 1 (or a missing one) gets stride 0. Returns false if the shapes do not broadcast.
+/// `tensor` seen with the given extents by NumPy's broadcasting rule: axes align on the right, and
+/// an axis of extent 1 (or a missing one) gets stride 0. Returns false if the shapes do not
+/// broadcast.
 bool broadcast_to(const TensorRef& tensor, std::initializer_list<std::int64_t> extents,
                   TensorRef* broadcast);
 

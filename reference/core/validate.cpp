@@ -34,9 +34,9 @@ class Checker {
 
   void shape(const TensorRef& tensor, std::string_view name, Extents extents,
              std::string_view because) const {
-    const bool equal =
-        tensor.rank == static_cast<int>(extents.size()) &&
-        std::equal(extents.begin(), extents.end(), static_cast<const std::int64_t*>(tensor.extents));
+    const bool equal = tensor.rank == static_cast<int>(extents.size()) &&
+                       std::equal(extents.begin(), extents.end(),
+                                  static_cast<const std::int64_t*>(tensor.extents));
     check(equal, caller_, ": ", name, " has shape ", tensor.shape_string(), ", expected ",
           numbers(extents), " because ", because);
   }
@@ -68,15 +68,14 @@ class Checker {
   void gradient(const TensorRef& tensor, std::string_view name, const TensorRef& input,
                 std::string_view input_name) const {
     if (!tensor.defined()) return;
-    check(input.defined(), caller_, ": the gradient of ", input_name,
-          " is asked for, expected ", input_name, " to be given");
+    check(input.defined(), caller_, ": the gradient of ", input_name, " is asked for, expected ",
+          input_name, " to be given");
     check(tensor.rank == input.rank &&
               std::equal(tensor.extents, tensor.extents + input.rank, input.extents),
           caller_, ": ", name, " has shape ", tensor.shape_string(), ", expected ",
           input.shape_string(), " because that is the shape of ", input_name);
-    check(tensor.dtype == input.dtype, caller_, ": ", name, " has dtype ",
-          dtype_name(tensor.dtype), ", expected ", dtype_name(input.dtype),
-          " because a gradient has its input's dtype");
+    check(tensor.dtype == input.dtype, caller_, ": ", name, " has dtype ", dtype_name(tensor.dtype),
+          ", expected ", dtype_name(input.dtype), " because a gradient has its input's dtype");
     check(!tensor.read_only, caller_, ": ", name,
           " is read-only, expected memory that can be written; pass a copy");
     check(!overlaps_itself(tensor), caller_, ": ", name,
@@ -215,10 +214,9 @@ void check_arc_weights(const Checker& checker, const ArcWeightSource& source,
   const TensorRef& weights = source.arc_weights;
   check(weights.extent(2) >= 1, checker.caller(), ": arc_weights has shape ",
         weights.shape_string(), ", expected at least one row on axis 2 because it has U + 1");
-  check(weights.extent(3) == request.variant.num_arcs, checker.caller(),
-        ": arc_weights has shape ", weights.shape_string(), ", expected ",
-        request.variant.num_arcs, " entries on the last axis because variant ",
-        request.variant.name, " has that many arcs");
+  check(weights.extent(3) == request.variant.num_arcs, checker.caller(), ": arc_weights has shape ",
+        weights.shape_string(), ", expected ", request.variant.num_arcs,
+        " entries on the last axis because variant ", request.variant.name, " has that many arcs");
   shape = {.batch = weights.extent(0),
            .frames = weights.extent(1),
            .labels = weights.extent(2) - 1,
@@ -227,11 +225,10 @@ void check_arc_weights(const Checker& checker, const ArcWeightSource& source,
 }
 
 bool wants_gradient(const LossResult& result) {
-  const TensorRef* gradients[] = {&result.logits_gradient,       &result.encoder_gradient,
-                                  &result.predictor_gradient,    &result.weight_gradient,
-                                  &result.bias_gradient,         &result.arc_weights_gradient,
-                                  &result.arc_scores_gradient,   &result.start_scores_gradient,
-                                  &result.final_scores_gradient};
+  const TensorRef* gradients[] = {
+      &result.logits_gradient,     &result.encoder_gradient,      &result.predictor_gradient,
+      &result.weight_gradient,     &result.bias_gradient,         &result.arc_weights_gradient,
+      &result.arc_scores_gradient, &result.start_scores_gradient, &result.final_scores_gradient};
   return std::any_of(std::begin(gradients), std::end(gradients),
                      [](const TensorRef* tensor) { return tensor->defined(); });
 }
@@ -275,9 +272,11 @@ void check_labels(const Checker& checker, const LossRequest& request, const Loss
     for (std::int64_t u = 0; u < length; ++u) {
       const std::int64_t label = read_index(request.targets, {b, u});
       check(label >= 0 && label < vocabulary, checker.caller(), ": targets[", b, ", ", u, "] is ",
-            label, ", expected a label from 0 to ", vocabulary - 1, " because the vocabulary has V = ",
-            vocabulary, " symbols", table.heads > 0 ? concat(" (K = ", shape.columns, " columns less ",
-            table.heads, " of variant ", table.name, ")") : std::string(),
+            label, ", expected a label from 0 to ", vocabulary - 1,
+            " because the vocabulary has V = ", vocabulary, " symbols",
+            table.heads > 0 ? concat(" (K = ", shape.columns, " columns less ", table.heads,
+                                     " of variant ", table.name, ")")
+                            : std::string(),
             ". Is the padding longer than target_lengths says?");
       for (int a = 0; a < table.num_arcs; ++a) {
         for (int i = 0; i < table.arcs[a].num_columns; ++i) {
@@ -337,12 +336,13 @@ void check_result(const Checker& checker, const LossRequest& request, const Loss
   checker.output(result.costs, "costs", {s.batch}, "there is one cost for each utterance");
   checker.output(result.total, "total", {}, "the reduced cost is a scalar");
   checker.output(result.skipped_mass, "skipped_mass", {s.batch}, "there is one for each utterance");
-  checker.output(result.alpha, "alpha", {s.batch, s.frames + 1, s.labels + 1}, "it covers all nodes");
+  checker.output(result.alpha, "alpha", {s.batch, s.frames + 1, s.labels + 1},
+                 "it covers all nodes");
   checker.output(result.beta, "beta", {s.batch, s.frames + 1, s.labels + 1}, "it covers all nodes");
   checker.output(result.occupancy, "occupancy", {s.batch, s.frames, s.labels + 1},
                  "it covers the nodes with t < T");
-  for (const auto& [tensor, name] : {std::pair{result.arc_weights, "arc_weights"},
-                                     {result.arc_posterior, "arc_posterior"}}) {
+  for (const auto& [tensor, name] :
+       {std::pair{result.arc_weights, "arc_weights"}, {result.arc_posterior, "arc_posterior"}}) {
     checker.output(tensor, name, {s.batch, s.frames, s.labels + 1, s.arcs},
                    "it covers the arcs out of all nodes");
   }
@@ -352,13 +352,14 @@ void check_result(const Checker& checker, const LossRequest& request, const Loss
   const auto* weights = std::get_if<ArcWeightSource>(&request.source);
   checker.gradient(result.logits_gradient, "the gradient of logits", dense ? dense->logits : none,
                    "logits");
-  checker.gradient(result.encoder_gradient, "the gradient of encoder", joint ? joint->encoder : none,
-                   "encoder");
+  checker.gradient(result.encoder_gradient, "the gradient of encoder",
+                   joint ? joint->encoder : none, "encoder");
   checker.gradient(result.predictor_gradient, "the gradient of predictor",
                    joint ? joint->predictor : none, "predictor");
   checker.gradient(result.weight_gradient, "the gradient of weight", joint ? joint->weight : none,
                    "weight");
-  checker.gradient(result.bias_gradient, "the gradient of bias", joint ? joint->bias : none, "bias");
+  checker.gradient(result.bias_gradient, "the gradient of bias", joint ? joint->bias : none,
+                   "bias");
   checker.gradient(result.arc_weights_gradient, "the gradient of arc_weights",
                    weights ? weights->arc_weights : none, "arc_weights");
   checker.gradient(result.arc_scores_gradient, "the gradient of arc_scores", request.arc_scores,
@@ -379,7 +380,8 @@ LossShape shape_of(const LossRequest& request, const LossResult& result) {
   return check_source(Checker(request), request, result);
 }
 
-ValidRequest validate(const LossRequest& request, const LossResult& result, const Options& options) {
+ValidRequest validate(const LossRequest& request, const LossResult& result,
+                      const Options& options) {
   const Checker checker(request);
   ValidRequest valid;
   valid.shape = check_source(checker, request, result);

@@ -23,7 +23,8 @@ void check_group(const Group& group, const std::string& where) {
   }
   if (group.normaliser != Normaliser::bernoulli) return;
   check(!group.exclude_fixed && !group.exclude_label, where,
-        " is Bernoulli and excludes columns; a Bernoulli group has exactly one column and no exclusions");
+        " is Bernoulli and excludes columns; a Bernoulli group has exactly one column and no "
+        "exclusions");
   if (group.begin.from_vocabulary == group.end.from_vocabulary) {
     check(group.end.offset - group.begin.offset == 1, where, " is Bernoulli with ",
           group.end.offset - group.begin.offset,
@@ -50,7 +51,8 @@ void check_column(const VariantTable& table, const Column& column, const std::st
 }
 
 void check_arc(const VariantTable& table, const Arc& arc, const std::string& where) {
-  check(arc.dt >= 0, where, " has dt = ", arc.dt, "; an arc cannot go back in time, so make dt >= 0");
+  check(arc.dt >= 0, where, " has dt = ", arc.dt,
+        "; an arc cannot go back in time, so make dt >= 0");
   check(arc.du == 0 || arc.du == 1, where, " has du = ", arc.du,
         "; an arc emits no label (du = 0) or one (du = 1)");
   check(arc.dt + arc.du >= 1, where,
@@ -64,7 +66,8 @@ void check_arc(const VariantTable& table, const Arc& arc, const std::string& whe
   for (int g = 0; g < table.num_groups; ++g) {
     const int sign = normaliser_sign(arc, g);
     check(sign >= -1 && sign <= 1, where, " counts the normaliser of group ", g, " ", sign,
-          " times; the sum over its columns must be -1, 0 or +1, so let only one column name the group");
+          " times; the sum over its columns must be -1, 0 or +1, so let only one column name the "
+          "group");
   }
   check(std::isfinite(arc.constant.value) && std::isfinite(arc.constant.log_v1), where,
         " has a constant that is not finite; leave the arc out instead of giving it -inf");
@@ -108,7 +111,8 @@ VariantTable bind_table(const VariantTable& table, std::int64_t columns, std::st
   const std::string prefix = concat(caller, ": variant ", table.name, ": ");
   const std::int64_t vocabulary = columns - table.heads;
   check(vocabulary >= 1, prefix, "the logits have K = ", columns, " columns, expected more than ",
-        table.heads, " because ", table.heads, " of them are extra heads and V = K - heads must be >= 1");
+        table.heads, " because ", table.heads,
+        " of them are extra heads and V = K - heads must be >= 1");
 
   VariantTable bound = table;
   for (int g = 0; g < bound.num_groups; ++g) {
@@ -129,11 +133,11 @@ VariantTable bind_table(const VariantTable& table, std::int64_t columns, std::st
                     concat(prefix, "arc ", a, " reads column"));
     }
     if (arc.constant.log_v1 == 0.0) continue;
-    check(vocabulary >= 2, prefix, "arc ", a, " has a constant with log(V - 1), expected V >= 2, got V = ",
-          vocabulary);
-    arc.constant = {arc.constant.value +
-                        arc.constant.log_v1 * std::log(static_cast<double>(vocabulary - 1)),
-                    0.0};
+    check(vocabulary >= 2, prefix, "arc ", a,
+          " has a constant with log(V - 1), expected V >= 2, got V = ", vocabulary);
+    arc.constant = {
+        arc.constant.value + arc.constant.log_v1 * std::log(static_cast<double>(vocabulary - 1)),
+        0.0};
   }
   return bound;
 }

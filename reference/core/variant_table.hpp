@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VariantTable: a transducer variant as a value. Arcs say how far each moves and which logit columns
-// it adds; groups say which columns are normalised together (docs/math.md#arc-weight):
+// VariantTable: a transducer variant as a value. Arcs say how far each moves and which logit
+// columns it adds; groups say which columns are normalised together (docs/math.md#arc-weight):
 //
 //   w(arc at t, u) = sum x[column] + sum c_g Z_g + constant + frame_bonus * ((T-1)/2 - t)
 //
-// with Z_g the log-normaliser of group g and c_g in {-1, 0, +1}. Every layer reads this table; none has
-// code of its own for a variant. Positions on the logit axis may be symbolic ("V - 1", "V + 2"): the
-// vocabulary size V = K - heads is known when the call brings K logit columns, and bind_table() then
-// makes every position absolute. Trivially copyable; host and device.
+// with Z_g the log-normaliser of group g and c_g in {-1, 0, +1}. Every layer reads this table; none
+// has code of its own for a variant. Positions on the logit axis may be symbolic ("V - 1", "V +
+// 2"): the vocabulary size V = K - heads is known when the call brings K logit columns, and
+// bind_table() then makes every position absolute. Trivially copyable; host and device.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,8 @@ TX_HD constexpr Column fixed_column(Position position, std::uint8_t subtract = 0
 }
 TX_HD constexpr Column label_column(std::uint8_t subtract = 0, std::uint8_t add = 0,
                                     std::int64_t label_offset = 0) {
-  return {.kind = ColumnKind::label, .label_offset = label_offset, .subtract = subtract, .add = add};
+  return {
+      .kind = ColumnKind::label, .label_offset = label_offset, .subtract = subtract, .add = add};
 }
 TX_HD constexpr Column log_sum_column(int group, std::uint8_t subtract = 0, std::uint8_t add = 0) {
   return {.kind = ColumnKind::log_sum, .group = group, .subtract = subtract, .add = add};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// View<T, Rank>: borrowed memory with a type. A pointer, extents and strides (both in elements, both
-// signed 64-bit); v(i, j, k) reads and writes. Trivially copyable, usable on host and device, frees
-// nothing. std::mdspan is not in GCC 12, so this is what stands in for it.
+// View<T, Rank>: borrowed memory with a type. A pointer, extents and strides (both in elements,
+// both signed 64-bit); v(i, j, k) reads and writes. Trivially copyable, usable on host and device,
+// frees nothing. std::mdspan is not in GCC 12, so this is what stands in for it.
 #pragma once
 
 #include <cstddef>

@@ -26,8 +26,8 @@ std::int64_t checked_product(std::int64_t a, std::int64_t b) {
 
 void WorkspacePlan::book(std::string name, std::string shape, RegionKind kind, std::int64_t count,
                          std::size_t element_bytes) {
-  const auto bytes = static_cast<std::size_t>(
-      checked_product(count, static_cast<std::int64_t>(element_bytes)));
+  const auto bytes =
+      static_cast<std::size_t>(checked_product(count, static_cast<std::int64_t>(element_bytes)));
   std::size_t& total = kind == RegionKind::scratch ? scratch_bytes_ : saved_bytes_;
   check(bytes <= std::numeric_limits<std::size_t>::max() / 2 - total, "the workspace region ", name,
         " of ", bytes, " bytes does not fit in 63 bits");
@@ -49,8 +49,7 @@ const WorkspaceRegion& WorkspacePlan::region(std::string_view name) const {
 
 void check_workspace(const WorkspacePlan& plan, const Workspace& workspace,
                      std::int64_t workspace_limit, std::string_view caller) {
-  check(workspace_limit <= 0 ||
-            plan.scratch_bytes() <= static_cast<std::size_t>(workspace_limit),
+  check(workspace_limit <= 0 || plan.scratch_bytes() <= static_cast<std::size_t>(workspace_limit),
         caller, ": workspace_limit is ", workspace_limit, " bytes, expected at least ",
         plan.scratch_bytes(), " because that is the smallest scratch this layer can work in");
   check(workspace.scratch.size() >= plan.scratch_bytes(), caller, ": workspace.scratch has ",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ledger of a call's memory. plan_workspace() of a layer books named regions; the caller allocates
-// `scratch_bytes()` and `saved_bytes()` and passes them in; the layer takes its regions by name. So the
-// bytes a call needs can be printed without running it.
+// The ledger of a call's memory. plan_workspace() of a layer books named regions; the caller
+// allocates `scratch_bytes()` and `saved_bytes()` and passes them in; the layer takes its regions
+// by name. So the bytes a call needs can be printed without running it.
 //
 //   scratch   dead after the call
 //   saved     from the forward to the backward

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The list of named variants. Tests, the Python constructors, their type stubs and the table in the docs
-// all iterate it: a new variant is one header, one entry here and one test.
+// The list of named variants. Tests, the Python constructors, their type stubs and the table in the
+// docs all iterate it: a new variant is one header, one entry here and one test.
 #pragma once
 
 #include <map>
@@ -74,35 +74,41 @@ inline const std::vector<NamedVariant>& named_variants() {
                        .meaning = "Whether the last frame may emit a label.",
                        .example = true,
                        .keyword_only = true}},
-       .make = [](const Arguments& a) {
-         return monotonic(a.position("blank"), a.flag("final_label"));
-       }},
+       .make =
+           [](const Arguments& a) {
+             return monotonic(a.position("blank"), a.flag("final_label"));
+           }},
       {.name = "multi_blank",
        .summary = "Blanks that skip several frames.",
        .citation = "Xu et al. 2022, arXiv 2211.03541",
        .parameters = {{.name = "durations",
-                       .meaning = "Frames skipped by each big blank; big blank i is column blank - 1 - i.",
+                       .meaning =
+                           "Frames skipped by each big blank; big blank i is column blank - 1 - i.",
                        .example = std::vector<std::int64_t>{2, 4},
                        .required = true},
                       blank_parameter()},
-       .make = [](const Arguments& a) {
-         return multi_blank(a.integers("durations"), a.position("blank"));
-       }},
+       .make =
+           [](const Arguments& a) {
+             return multi_blank(a.integers("durations"), a.position("blank"));
+           }},
       {.name = "tdt",
        .summary = "Token-and-duration transducer: a second head predicts how far to move.",
        .citation = "Xu et al. 2023, arXiv 2304.06795",
        .parameters = {{.name = "durations",
-                       .meaning = "Frames moved by each duration column; column V + i is durations[i].",
+                       .meaning =
+                           "Frames moved by each duration column; column V + i is durations[i].",
                        .example = std::vector<std::int64_t>{0, 1, 2},
                        .required = true},
                       blank_parameter(),
                       {.name = "final_label",
-                       .meaning = "Whether a label may end the path, as the paper's equations allow.",
+                       .meaning =
+                           "Whether a label may end the path, as the paper's equations allow.",
                        .example = false,
                        .keyword_only = true}},
-       .make = [](const Arguments& a) {
-         return tdt(a.integers("durations"), a.position("blank"), a.flag("final_label"));
-       }},
+       .make =
+           [](const Arguments& a) {
+             return tdt(a.integers("durations"), a.position("blank"), a.flag("final_label"));
+           }},
       {.name = "hat",
        .summary = "Hybrid autoregressive transducer: blank is a Bernoulli decision of its own.",
        .citation = "Variani et al. 2020, arXiv 2003.07705",
@@ -112,17 +118,18 @@ inline const std::vector<NamedVariant>& named_variants() {
        .summary = "RNN-T that may skip frames, for audio with untranscribed stretches.",
        .citation = "Bataev 2025, arXiv 2504.06963",
        .parameters = {penalty_parameter("skip_frame_penalty"), blank_parameter()},
-       .make = [](const Arguments& a) {
-         return star(a.real("skip_frame_penalty"), a.position("blank"));
-       }},
+       .make =
+           [](const Arguments& a) {
+             return star(a.real("skip_frame_penalty"), a.position("blank"));
+           }},
       {.name = "bypass",
        .summary = "RNN-T that may skip labels, for transcripts with words that were not said.",
        .citation = "Bataev 2025, arXiv 2504.06963",
-       .parameters = {penalty_parameter("skip_token_penalty"), blank_parameter(),
-                      mode_parameter()},
-       .make = [](const Arguments& a) {
-         return bypass(a.real("skip_token_penalty"), a.position("blank"), a.word("mode"));
-       }},
+       .parameters = {penalty_parameter("skip_token_penalty"), blank_parameter(), mode_parameter()},
+       .make =
+           [](const Arguments& a) {
+             return bypass(a.real("skip_token_penalty"), a.position("blank"), a.word("mode"));
+           }},
   };
   return kVariants;
 }
@@ -155,8 +162,7 @@ inline VariantTable make_variant(const NamedVariant& variant,
   for (const auto& [name, value] : given) {
     const auto slot = values.find(name);
     check(slot != values.end(), variant.name, ": '", name, "' is not one of its parameters");
-    check(slot->second.index() == value.index(), variant.name, ": ", name,
-          " has the wrong type");
+    check(slot->second.index() == value.index(), variant.name, ": ", name, " has the wrong type");
     slot->second = value;
   }
   const Arguments arguments(values);

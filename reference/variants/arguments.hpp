@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an entry of the list of named variants is made of: parameters with a name, a kind and a default,
-// and the values a caller gave for them. Python constructors, their stubs and the table in the docs are
-// generated from these.
+// What an entry of the list of named variants is made of: parameters with a name, a kind and a
+// default, and the values a caller gave for them. Python constructors, their stubs and the table in
+// the docs are generated from these.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,15 @@ using ParameterValue =
 /// One parameter of a named variant.
 struct Parameter {
   std::string name;
-  std::string meaning;            ///< one sentence for the docstring
-  ParameterValue example;         ///< the default; for a required parameter, a value to test with
-  bool required = false;          ///< has no default
+  std::string meaning;     ///< one sentence for the docstring
+  ParameterValue example;  ///< the default; for a required parameter, a value to test with
+  bool required = false;   ///< has no default
   bool keyword_only = false;
   std::vector<std::string> choices = {};  ///< of a word
 };
 
-/// Values by name. Every getter throws std::logic_error if the list entry does not declare the name.
+/// Values by name. Every getter throws std::logic_error if the list entry does not declare the
+/// name.
 class Arguments {
  public:
   explicit Arguments(std::map<std::string, ParameterValue> values) : values_(std::move(values)) {}
@@ -63,8 +64,8 @@ class Arguments {
 /// An entry of named_variants().
 struct NamedVariant {
   std::string name;
-  std::string summary;   ///< one sentence
-  std::string citation;  ///< where it was published
+  std::string summary;                ///< one sentence
+  std::string citation;               ///< where it was published
   std::vector<Parameter> parameters;  ///< its own; the knobs of every variant follow
   VariantTable (*make)(const Arguments&);
 };

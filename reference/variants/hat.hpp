@@ -17,8 +17,8 @@ namespace transducer {
 constexpr VariantTable hat(Position blank) {
   VariantTable table;
   set_name(table, "hat");
-  const int decision = add_group(
-      table, {.begin = blank, .end = blank + 1, .normaliser = Normaliser::bernoulli});
+  const int decision =
+      add_group(table, {.begin = blank, .end = blank + 1, .normaliser = Normaliser::bernoulli});
   const int labels = add_group(
       table,
       {.begin = position(0), .end = vocabulary_plus(0), .exclude_fixed = true, .excluded = blank});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Monotonic RNN-T: one symbol per frame. Tripathi, Lu, Sak, Soltau 2019, "Monotonic recurrent neural
-// network transducer and decoding strategies" (ASRU); the recurrent neural aligner of Sak et al. 2017;
-// k2's rnnt_type "modified".
+// Monotonic RNN-T: one symbol per frame. Tripathi, Lu, Sak, Soltau 2019, "Monotonic recurrent
+// neural network transducer and decoding strategies" (ASRU); the recurrent neural aligner of Sak et
+// al. 2017; k2's rnnt_type "modified".
 //
 //   blank (1, 0): log p(blank)      label (1, 1): log p(next label)
 //

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Multi-blank transducer: blanks that skip several frames. Xu, Jia, Majumdar, Watanabe, Ginsburg 2022,
-// "Multi-blank transducers for speech recognition", arXiv 2211.03541. One softmax over everything.
+// Multi-blank transducer: blanks that skip several frames. Xu, Jia, Majumdar, Watanabe, Ginsburg
+// 2022, "Multi-blank transducers for speech recognition", arXiv 2211.03541. One softmax over
+// everything.
 //
 //   blank of duration d (d, 0): log p(blank_d)      label (0, 1): log p(next label)
 //
-// The standard blank has duration 1. Big blank i of `durations` is column blank - 1 - i, as in NeMo. A
-// blank may end the path only by landing on t = T exactly.
+// The standard blank has duration 1. Big blank i of `durations` is column blank - 1 - i, as in
+// NeMo. A blank may end the path only by landing on t = T exactly.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RNN-T, the regular transducer. Graves 2012, "Sequence transduction with recurrent neural networks",
-// arXiv 1211.3711. p = softmax over the vocabulary.
+// RNN-T, the regular transducer. Graves 2012, "Sequence transduction with recurrent neural
+// networks", arXiv 1211.3711. p = softmax over the vocabulary.
 //
 //   blank (1, 0): log p(blank)      label (0, 1): log p(next label)
 //

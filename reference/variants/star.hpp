@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Star transducer: RNN-T for audio with untranscribed stretches. Bataev 2025, arXiv 2504.06963. A frame
-// may be skipped at a constant price instead of by a blank, except the last one.
+// Star transducer: RNN-T for audio with untranscribed stretches. Bataev 2025, arXiv 2504.06963. A
+// frame may be skipped at a constant price instead of by a blank, except the last one.
 //
 //   blank (1, 0): log p(blank)      label (0, 1): log p(next label)      skip frame (1, 0): penalty
 #pragma once

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Token-and-duration transducer (TDT). Xu, Jia, Majumdar, Huang, Watanabe, Ginsburg 2023, "Efficient
-// sequence transduction by jointly predicting tokens and durations", arXiv 2304.06795. The logits are
-// [V symbols | one column per duration], with a softmax over each part; column V + i is durations[i].
+// Token-and-duration transducer (TDT). Xu, Jia, Majumdar, Huang, Watanabe, Ginsburg 2023,
+// "Efficient sequence transduction by jointly predicting tokens and durations", arXiv 2304.06795.
+// The logits are [V symbols | one column per duration], with a softmax over each part; column V + i
+// is durations[i].
 //
 //   blank, d > 0 (d, 0): log p(blank) + log q(d)      label (d, 1): log p(next label) + log q(d)
 //

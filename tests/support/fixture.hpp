@@ -46,7 +46,7 @@ inline void run_reference(const LossRequest& request, const LossResult& result,
 }
 
 struct Outcome {
-  std::vector<double> costs;            // [B]
+  std::vector<double> costs;  // [B]
   double total = 0.0;
   std::vector<double> logits_gradient;  // [B, T, U+1, K]
   std::vector<double> arc_scores_gradient, start_scores_gradient, final_scores_gradient;
