@@ -18,6 +18,7 @@
 #include "reference/variants/multi_blank.hpp"
 #include "reference/variants/rnnt.hpp"
 #include "reference/variants/star.hpp"
+#include "reference/variants/target_robust.hpp"
 #include "reference/variants/tdt.hpp"
 
 namespace transducer {
@@ -129,6 +130,16 @@ inline const std::vector<NamedVariant>& named_variants() {
        .make =
            [](const Arguments& a) {
              return bypass(a.real("skip_token_penalty"), a.position("blank"), a.word("mode"));
+           }},
+      {.name = "target_robust",
+       .summary = "Star and bypass in one: frames and labels may be skipped.",
+       .citation = "Bataev 2025, arXiv 2504.06963",
+       .parameters = {penalty_parameter("skip_frame_penalty"),
+                      penalty_parameter("skip_token_penalty"), blank_parameter(), mode_parameter()},
+       .make =
+           [](const Arguments& a) {
+             return target_robust(a.real("skip_frame_penalty"), a.real("skip_token_penalty"),
+                                  a.position("blank"), a.word("mode"));
            }},
   };
   return kVariants;
