@@ -45,7 +45,15 @@ def run_count(folder, programs, arguments=(), environment=None):
     (folder / "meson.build").write_text("\n".join(project))
     meson = Path(sys.executable).with_name("meson")
     again = ["--reconfigure"] if (folder / "build").exists() else []
-    subprocess.run([meson, "setup", "build", *again], cwd=folder, check=True, capture_output=True)
+    # Meson looks for ninja on PATH; that of .venv may be the only one.
+    path = f"{meson.parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [meson, "setup", "build", *again],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PATH": path},
+    )
     # A run that is itself counted must not find these counts in its sum.
     inherited = {name: value for name, value in os.environ.items() if name != "TX_TOTALS"}
     return subprocess.run(
