@@ -64,9 +64,10 @@ required() { grep -v '^librapidcheck-dev$' || true; }
 
 name_packages() {
   fail "these system packages are missing and cannot be installed from here: $(echo $1)" \
-    "  apt:  apt-get install g++ pkg-config cmake libgtest-dev librapidcheck-dev python3-venv python3-dev" \
-    "  dnf:  dnf install gcc-c++ pkgconf-pkg-config cmake gtest-devel rapidcheck-devel python3-devel" \
-    "  brew: brew install pkgconf cmake googletest rapidcheck python"
+    "  apt:   apt-get install g++ pkg-config cmake libgtest-dev librapidcheck-dev python3-venv python3-dev" \
+    "  dnf:   dnf install gcc-c++ pkgconf-pkg-config cmake gtest-devel rapidcheck-devel python3-devel" \
+    "  brew:  brew install pkgconf cmake googletest rapidcheck python" \
+    "  conda: conda install -c conda-forge cxx-compiler pkg-config cmake gtest rapidcheck python"
 }
 
 install_packages() {
