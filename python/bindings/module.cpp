@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The extension module flash_transducer._core: each bind_* function adds one part of the C++ library.
+// The extension module flash_transducer._core: each bind_* function adds one part of the C++
+// library.
 
 #include <pybind11/pybind11.h>
 
