@@ -121,9 +121,7 @@ def _read_tensors(path: Path) -> dict[str, Array]:
     if not path.exists():
         raise BatchFileError(f"{path}: no such file")
     if not path.is_file():
-        raise BatchFileError(
-            f"{path}: not a regular file; safetensors files are mapped into memory"
-        )
+        raise BatchFileError(f"{path}: not a regular file; safetensors files are mapped into memory")
     known = {*_DENSE, *_JOINT, *_COMMON, *_OPTIONAL, "encoder_lengths"}
     tensors = {}
     try:
@@ -170,9 +168,7 @@ def _make_batch(path: str, tensors: dict[str, Array]) -> Batch:
     missing = [name for name in (*source, *_COMMON) if name not in tensors]
     if missing:
         either = " (or encoder, predictor, weight and bias)" if "logits" in missing else ""
-        raise BatchFileError(
-            f"{path}: {', '.join(missing)}{either} missing. {_found(list(tensors))}"
-        )
+        raise BatchFileError(f"{path}: {', '.join(missing)}{either} missing. {_found(list(tensors))}")
     sizes: dict[str, tuple[str, int]] = {}
     for name, axes in {**source, **_COMMON}.items():
         _check(path, name, tensors[name], axes, sizes, integers=name in _COMMON)

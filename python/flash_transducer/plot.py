@@ -98,7 +98,7 @@ def plot_lattice(
         # Node (t, u) is the cell from t to t + 1, so that an arc of dt frames ends where it should.
         extent=(0.0, max(frames, 1) * unit, -0.5, labels + 0.5),
     )
-    chosen = _entry(alignment, utterance)
+    chosen = alignment[utterance] if isinstance(alignment, Sequence) else alignment
     if chosen is not None and np.isfinite(chosen.score):
         _draw_path(axes, best_path_nodes(lattice, utterance, chosen), unit)
     axes.set_xlabel("frame" if frame_seconds is None else "time (s)")
@@ -144,14 +144,14 @@ def plot_arc_posteriors(
         raise ValueError(f"plot_arc_posteriors: by is {by!r}, expected 'arc' or 'label'")
     names = _token_names(tokens, labels)
     unit = 1.0 if frame_seconds is None else frame_seconds
-    figure, axes = _figure(axes, (9.0, 3.2))
+    figure, axes = _figure(axes, (_heat_map_inches(frames, labels)[0], 3.0))
     posterior = lattice.arc_posterior[utterance, :frames, : labels + 1]  # [T, U + 1, A]
     edges = np.arange(frames + 1) * unit
     if by == "arc":
         for arc, (colour, line) in enumerate(_arc_styles(lattice.variant.arcs)):
             curve = posterior[:, :, arc].sum(axis=1)
             emits = lattice.variant.arcs[arc].du == 1
-            axes.stairs(curve, edges, color=colour, linestyle=line, linewidth=1.6,
+            axes.stairs(curve, edges, baseline=None, color=colour, linestyle=line, linewidth=1.6,
                         label=arc_title(lattice.variant.arcs[arc]), zorder=3 if emits else 2)  # fmt: skip
             if emits:
                 axes.stairs(curve, edges, fill=True, color=colour, alpha=0.18, zorder=1)
@@ -163,7 +163,7 @@ def plot_arc_posteriors(
         curves = posterior[:, :labels, emitting].sum(axis=2)  # [T, U]
         for u in range(labels):
             colour = colormaps["viridis"](0.92 * u / max(labels - 1, 1))
-            axes.stairs(curves[:, u], edges, color=colour, linewidth=1.4)
+            axes.stairs(curves[:, u], edges, baseline=None, color=colour, linewidth=1.4)
             axes.stairs(curves[:, u], edges, fill=True, color=colour, alpha=0.25)
             if labels <= _MOST_TICKS and frames:
                 peak = int(curves[:, u].argmax())
@@ -173,6 +173,27 @@ def plot_arc_posteriors(
         axes.set_ylabel("probability of emission", fontsize=_FONT["axes.labelsize"])
     _finish_curves(axes, frames * unit, frame_seconds, legend=by == "arc")
     axes.set_title(title if title is not None else _title(lattice, utterance), fontsize=11)
+    return figure
+
+
+def plot_utterance(
+    lattice: Lattice,
+    utterance: int = 0,
+    *,
+    alignment: Alignment | Sequence[Alignment] | None = None,
+    tokens: Sequence[str] | None = None,
+    frame_seconds: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """:func:`plot_lattice` above :func:`plot_arc_posteriors`, on one time axis; arguments as there."""
+    frames, labels = lattice_size(lattice, utterance)
+    width, height = _heat_map_inches(frames, labels)
+    figure = _picture((width, height + 2.2))
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(height, 2.2))
+    plot_lattice(lattice, utterance, alignment=alignment, tokens=tokens,
+                 frame_seconds=frame_seconds, title=title, axes=upper)  # fmt: skip
+    plot_arc_posteriors(lattice, utterance, frame_seconds=frame_seconds, title="", axes=lower)
+    upper.set_xlabel("")
     return figure
 
 
@@ -205,16 +226,11 @@ def arc_title(arc: Any) -> str:
     return f"{kind}, {arc.dt} frame{'' if arc.dt == 1 else 's'}"
 
 
-def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Any, Any]:
+def _picture(inches: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'flash-transducer[plot]'"
-        ) from error
-
-    if axes is not None:
-        return axes.figure, axes
+        raise ModuleNotFoundError("pictures need matplotlib: pip install 'flash-transducer[plot]'") from error
 
     class Picture(Figure):
         """A figure that notebooks show without pyplot."""
@@ -224,16 +240,18 @@ def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Any, Any]:
             self.savefig(buffer, format="png")
             return buffer.getvalue()
 
-    figure = Picture(figsize=inches, dpi=150, layout="constrained")
+    return Picture(figsize=inches, dpi=150, layout="constrained")
+
+
+def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Any, Any]:
+    if axes is not None:
+        return axes.figure, axes
+    figure = _picture(inches)
     return figure, figure.add_subplot()
 
 
 def _heat_map_inches(frames: int, labels: int) -> tuple[float, float]:
     return float(np.clip(0.03 * frames + 4.0, 7.0, 14.0)), float(np.clip(0.19 * labels + 1.8, 3.2, 9.0))
-
-
-def _entry(alignment: Any, utterance: int) -> Any:
-    return alignment[utterance] if isinstance(alignment, Sequence) else alignment
 
 
 def _token_names(tokens: Sequence[str] | None, labels: int) -> list[str]:
@@ -269,10 +287,9 @@ def _arc_styles(arcs: Sequence[Any]) -> list[tuple[Any, str]]:
     from matplotlib.colors import LinearSegmentedColormap
 
     styles = []
-    for arc in arcs:
+    for number, arc in enumerate(arcs):
         peers = [i for i, other in enumerate(arcs) if other.kind == arc.kind]
-        rank = [i for i in peers if arcs[i] is arc or i == arcs.index(arc)][0]
-        position = peers.index(rank)
+        position = peers.index(number)
         shades = LinearSegmentedColormap.from_list("shades", _HUES.get(arc.kind, ("#009E73", "#88CCAA")))
         styles.append((shades(position / max(len(peers) - 1, 1)), _LINES[position % len(_LINES)]))
     return styles
@@ -280,15 +297,17 @@ def _arc_styles(arcs: Sequence[Any]) -> list[tuple[Any, str]]:
 
 def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend: bool) -> None:
     axes.set_xlim(0.0, max(end, 1e-9))
-    axes.set_ylim(bottom=0.0)
-    axes.margins(y=0.18)
+    top = axes.get_ylim()[1]
+    axes.set_ylim(0.0, top * (1.05 if legend else 1.3))  # room for the names over the peaks
     axes.set_xlabel("frame" if frame_seconds is None else "time (s)", fontsize=_FONT["axes.labelsize"])
     axes.tick_params(labelsize=_FONT["tick"], length=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     if legend:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9, frameon=False, borderaxespad=0.0)
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9, frameon=False, borderaxespad=0.0
+        )
 
 
 def _title(lattice: Lattice, utterance: int) -> str:
