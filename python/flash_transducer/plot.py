@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
     from flash_transducer.inspection import Alignment, Lattice
 
-# Okabe and Ito's palette, which the colour-blind tell apart: one hue per kind of arc.
-_HUES = {"blank": ("#555555", "#999999"), "label": ("#0072B2", "#56B4E9"), "skip": ("#D55E00", "#E69F00")}
-_LINES = ("-", "--", ":", "-.")
+# One hue of Okabe and Ito's palette, which the colour-blind tell apart, per kind of arc.
+_SHADES = {
+    "label": ("#00558A", "#8CCBF0"),
+    "skip": ("#B34E00", "#F0B98C"),
+    "blank": ("#C4C4C4", "#ECECEC"),
+}
+_ORDER = tuple(_SHADES)
 _FONT = {"axes.titlesize": 11, "axes.labelsize": 10, "tick": 9}
-_MOST_TICKS = 32
+_MOST_TICKS = 40
 
 
 def plot_lattice(
@@ -103,7 +107,8 @@ def plot_lattice(
         _draw_path(axes, best_path_nodes(lattice, utterance, chosen), unit)
     axes.set_xlabel("frame" if frame_seconds is None else "time (s)")
     _label_rows(axes, names, given=tokens is not None)
-    colorbar = axes.figure.colorbar(image, ax=axes, pad=0.015, extend="min" if scale == "log" else "neither")
+    extend = "min" if scale == "log" else "neither"
+    colorbar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.03, aspect=32, extend=extend)
     colorbar.set_label("probability that a path visits", fontsize=_FONT["axes.labelsize"])
     colorbar.ax.tick_params(labelsize=_FONT["tick"])
     axes.set_title(title if title is not None else _title(lattice, utterance), fontsize=11)
@@ -148,13 +153,14 @@ def plot_arc_posteriors(
     posterior = lattice.arc_posterior[utterance, :frames, : labels + 1]  # [T, U + 1, A]
     edges = np.arange(frames + 1) * unit
     if by == "arc":
-        for arc, (colour, line) in enumerate(_arc_styles(lattice.variant.arcs)):
-            curve = posterior[:, :, arc].sum(axis=1)
-            emits = lattice.variant.arcs[arc].du == 1
-            axes.stairs(curve, edges, baseline=None, color=colour, linestyle=line, linewidth=1.6,
-                        label=arc_title(lattice.variant.arcs[arc]), zorder=3 if emits else 2)  # fmt: skip
-            if emits:
-                axes.stairs(curve, edges, fill=True, color=colour, alpha=0.18, zorder=1)
+        # Stacked: labels stand on the axis, where a height is read most easily, and blanks lie on top.
+        arcs = lattice.variant.arcs
+        below = np.zeros(frames)
+        for arc in sorted(range(len(arcs)), key=lambda i: (_ORDER.index(arcs[i].kind), i)):
+            above = below + posterior[:, :, arc].sum(axis=1)
+            axes.stairs(above, edges, baseline=below, fill=True, linewidth=0.0,
+                        color=_arc_colour(arcs, arc), label=arc_title(arcs[arc]))  # fmt: skip
+            below = above
         axes.set_ylabel("expected arcs per frame", fontsize=_FONT["axes.labelsize"])
     else:
         from matplotlib import colormaps
@@ -172,7 +178,9 @@ def plot_arc_posteriors(
                               rotation=90 if labels > 8 else 0, fontsize=8, color="#222222")  # fmt: skip
         axes.set_ylabel("probability of emission", fontsize=_FONT["axes.labelsize"])
     _finish_curves(axes, frames * unit, frame_seconds, legend=by == "arc")
-    axes.set_title(title if title is not None else _title(lattice, utterance), fontsize=11)
+    rows = -(-len(lattice.variant.arcs) // 5) if by == "arc" else 0  # of the legend
+    shown = title if title is not None else _title(lattice, utterance)
+    axes.set_title(shown, fontsize=11, pad=6 + 16 * rows)
     return figure
 
 
@@ -251,7 +259,7 @@ def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Any, Any]:
 
 
 def _heat_map_inches(frames: int, labels: int) -> tuple[float, float]:
-    return float(np.clip(0.03 * frames + 4.0, 7.0, 14.0)), float(np.clip(0.19 * labels + 1.8, 3.2, 9.0))
+    return float(np.clip(0.045 * frames + 4.0, 7.0, 14.0)), float(np.clip(0.19 * labels + 1.8, 3.2, 9.0))
 
 
 def _token_names(tokens: Sequence[str] | None, labels: int) -> list[str]:
@@ -266,6 +274,7 @@ def _token_names(tokens: Sequence[str] | None, labels: int) -> list[str]:
 def _draw_path(axes: Any, corners: npt.NDArray[np.int64], unit: float) -> None:
     # Drawn through the middle of the cells; the last node (T, U) is the right edge.
     t = np.minimum(corners[:, 0] + 0.5, corners[-1, 0]) * unit
+    t[0] = corners[0, 0] * unit
     axes.plot(t, corners[:, 1], color="white", linewidth=3.4, solid_joinstyle="round")
     axes.plot(t, corners[:, 1], color="#C1272D", linewidth=1.5, solid_joinstyle="round",
               label="best path")  # fmt: skip
@@ -283,16 +292,12 @@ def _label_rows(axes: Any, names: list[str], *, given: bool) -> None:
     axes.xaxis.label.set_size(_FONT["axes.labelsize"])
 
 
-def _arc_styles(arcs: Sequence[Any]) -> list[tuple[Any, str]]:
+def _arc_colour(arcs: Sequence[Any], number: int) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
-    styles = []
-    for number, arc in enumerate(arcs):
-        peers = [i for i, other in enumerate(arcs) if other.kind == arc.kind]
-        position = peers.index(number)
-        shades = LinearSegmentedColormap.from_list("shades", _HUES.get(arc.kind, ("#009E73", "#88CCAA")))
-        styles.append((shades(position / max(len(peers) - 1, 1)), _LINES[position % len(_LINES)]))
-    return styles
+    peers = [i for i, other in enumerate(arcs) if other.kind == arcs[number].kind]
+    shades = LinearSegmentedColormap.from_list("shades", _SHADES[arcs[number].kind])
+    return shades(peers.index(number) / max(len(peers) - 1, 1))
 
 
 def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend: bool) -> None:
@@ -305,9 +310,8 @@ def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend
     axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     if legend:
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9, frameon=False, borderaxespad=0.0
-        )
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, fontsize=9, frameon=False,
+                    borderaxespad=0.2, columnspacing=1.4, handlelength=1.2)  # fmt: skip
 
 
 def _title(lattice: Lattice, utterance: int) -> str:
