@@ -104,7 +104,7 @@ def plot_lattice(
     )
     chosen = alignment[utterance] if isinstance(alignment, Sequence) else alignment
     if chosen is not None and np.isfinite(chosen.score):
-        _draw_path(axes, best_path_nodes(lattice, utterance, chosen), unit)
+        _draw_path(axes, best_path_nodes(chosen), unit)
     axes.set_xlabel("frame" if frame_seconds is None else "time (s)")
     _label_rows(axes, names, given=tokens is not None)
     extend = "min" if scale == "log" else "neither"
@@ -191,6 +191,7 @@ def plot_utterance(
     alignment: Alignment | Sequence[Alignment] | None = None,
     tokens: Sequence[str] | None = None,
     frame_seconds: float | None = None,
+    scale: str = "log",
     title: str | None = None,
 ) -> Figure:
     """:func:`plot_lattice` above :func:`plot_arc_posteriors`, on one time axis; arguments as there."""
@@ -199,33 +200,25 @@ def plot_utterance(
     figure = _picture((width, height + 2.2))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(height, 2.2))
     plot_lattice(lattice, utterance, alignment=alignment, tokens=tokens,
-                 frame_seconds=frame_seconds, title=title, axes=upper)  # fmt: skip
+                 frame_seconds=frame_seconds,
+        scale=scale, title=title, axes=upper)  # fmt: skip
     plot_arc_posteriors(lattice, utterance, frame_seconds=frame_seconds, title="", axes=lower)
     upper.set_xlabel("")
     return figure
 
 
 def lattice_size(lattice: Lattice, utterance: int) -> tuple[int, int]:
-    """Frames and labels of an utterance: in padding alpha is -inf."""
+    """Frames and labels of an utterance."""
     batch = lattice.occupancy.shape[0]
     if not -batch <= utterance < batch:
         raise ValueError(f"utterance is {utterance}, but the lattice holds {batch} of them")
-    reached = lattice.alpha[utterance] > -np.inf
-    if not reached.any():
-        return 0, 0
-    return int(np.flatnonzero(reached.any(axis=1))[-1]), int(np.flatnonzero(reached.any(axis=0))[-1])
+    return int(lattice.frame_lengths[utterance]), int(lattice.target_lengths[utterance])
 
 
-def best_path_nodes(lattice: Lattice, utterance: int, alignment: Alignment) -> npt.NDArray[np.int64]:
-    """``[N, 2]`` corners ``(t, u)`` of the best path, from its first node to its last."""
-    frames, labels = lattice_size(lattice, utterance)
-    # start_scores may let a path begin later than frame 0.
-    started = np.flatnonzero(lattice.occupancy[utterance, :, 0] > 0)
-    corners = [(int(started[0]) if len(started) else 0, 0)]
-    for u, (frame, arc) in enumerate(zip(alignment.frames, alignment.arcs, strict=True)):
-        corners += [(int(frame), u), (int(frame) + lattice.variant.arcs[arc].dt, u + 1)]
-    corners.append((frames, labels))
-    return np.array(corners, dtype=np.int64)
+def best_path_nodes(alignment: Alignment) -> npt.NDArray[np.int64]:
+    """``[M + 1, 2]`` nodes (t, u) of the best path, from its first to its last."""
+    last = (alignment.end_frame, len(alignment.labels))
+    return np.array([*alignment.path[:, :2].tolist(), last], dtype=np.int64)
 
 
 def arc_title(arc: Any) -> str:
@@ -271,12 +264,12 @@ def _token_names(tokens: Sequence[str] | None, labels: int) -> list[str]:
     return [str(token).replace("$", r"\$") for token in tokens[:labels]]
 
 
-def _draw_path(axes: Any, corners: npt.NDArray[np.int64], unit: float) -> None:
+def _draw_path(axes: Any, nodes: npt.NDArray[np.int64], unit: float) -> None:
     # Drawn through the middle of the cells; the last node (T, U) is the right edge.
-    t = np.minimum(corners[:, 0] + 0.5, corners[-1, 0]) * unit
-    t[0] = corners[0, 0] * unit
-    axes.plot(t, corners[:, 1], color="white", linewidth=3.4, solid_joinstyle="round")
-    axes.plot(t, corners[:, 1], color="#C1272D", linewidth=1.5, solid_joinstyle="round",
+    t = np.minimum(nodes[:, 0] + 0.5, nodes[-1, 0]) * unit
+    t[0] = nodes[0, 0] * unit
+    axes.plot(t, nodes[:, 1], color="white", linewidth=3.4, solid_joinstyle="round")
+    axes.plot(t, nodes[:, 1], color="#C1272D", linewidth=1.5, solid_joinstyle="round",
               label="best path")  # fmt: skip
     legend = axes.legend(loc="upper left", fontsize=9, framealpha=0.92, borderaxespad=0.8)
     legend.get_frame().set_linewidth(0.0)
