@@ -212,7 +212,7 @@ def inspect(options: Any) -> int:
     table = [(t["token"], str(t["best_frame"]), f"{t['mean_frame']:.2f}", str(t["arc"])) for t in times]
     print_table(("token", "best path's frame", "mean frame", "arc"), table, title=f"{variant}")
     share = math.exp(min(alignment.score + cost, 0.0)) if math.isfinite(cost) else math.nan
-    print(f"cost {cost:.4f} nats; the best path holds {share:.1%} of the probability")
+    print(f"cost {cost:.4f} nats; the best path holds {share:.2g} of the probability")
     print(f"picture: {output}")
     return 0
 

@@ -15,6 +15,7 @@ def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+_integers.__name__ = "list of whole numbers"  # argparse names the function in its messages
 _PARSERS: dict[str, Any] = {"integer": int, "real": float, "integers": _integers, "word": str}
 _METAVARS = {"integer": "N", "real": "X", "integers": "N,N,...", "word": "WORD"}
 

@@ -21,15 +21,22 @@ _LATER = {
     "rnnt_pruned": "pruned lattices wait for a later release",
     "modified_pruned": "pruned lattices wait for a later release",
     "rnnt_smoothed": "the smoothed normaliser reads the whole batch; it waits for a later release",
-    "w_transducer": "wildcard starts and ends of W-Transducer wait for a later release",
     "hat_normaliser_only": "a vector of log-probabilities, not of costs",
-    "monotonic_align_restrict": "not compared by this command",
 }
 _KNOWN_PARAMETERS = {
     *("fastemit_lambda", "fastemit_scales_cost", "clamp", "clamp_order", "upstream_grad", "sigma", "omega"),
     *("durations", "big_blank_durations", "big_blank_ids", "delay_penalty", "rnnt_type", "normaliser"),
     *("skip_token_penalty", "skip_token_mode", "skip_frame_penalty", "one_sym_per_frame"),
-    *("cost_divided_by_T", "left_buffer", "right_buffer", "wordpiece_ends"),
+    *(
+        "cost_divided_by_T",
+        "left_buffer",
+        "right_buffer",
+        "wordpiece_ends",
+        "alignment",
+        "max_shift",
+        "eps_weight",
+        "last_blank_mode",
+    ),
 }
 
 
@@ -72,11 +79,13 @@ def _variant(name: str, blank: int, params: dict[str, Any]) -> ft.Variant:
         "delay_penalty": params.get("delay_penalty", 0.0),
     }
     if name == "tdt" and params.get("omega", 0.0) == 1.0:
-        name = "rnnt"  # its branch without durations
+        name, common["sigma"] = "rnnt", 0.0  # its branch without durations
     skips = {k: params[k] for k in ("skip_token_penalty", "skip_frame_penalty") if k in params}
     makers: dict[str, Callable[[], Any]] = {
         "rnnt": lambda: names.rnnt(**common),
         "alignment_restricted": lambda: names.rnnt(**common),
+        "w_transducer": lambda: names.rnnt(**common),
+        "monotonic_align_restrict": lambda: names.monotonic(**common),
         "monotonic": lambda: names.monotonic(**common),
         "modified": lambda: names.monotonic(**common),
         "modified_final_blank": lambda: names.monotonic(final_label=False, **common),
@@ -121,15 +130,10 @@ def _worst_error(vector: dict[str, Any]) -> tuple[float, float]:
     normalised = vector["normalised"] == "log_probs" or wrt == "log_probs"
     if normalised and vector["normalised"] != "log_probs":
         logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    arc_scores = None
-    if name == "alignment_restricted":
-        buffers = (params["left_buffer"], params["right_buffer"])
-        ends = np.array(params["wordpiece_ends"])
-        arc_scores = ft.masks.alignment_restricted(ends, *lengths[1:], *buffers)
     costs, gradient = ft.value_and_grad(
         logits, *lengths, variant, reduction="none",
         clamp=params.get("clamp", 0.0), from_log_probs=normalised,
-        arc_scores=arc_scores,
+        **_restrictions(vector),
     )  # fmt: skip
     expected = _numbers(vector["expected_costs"])
     if params.get("fastemit_scales_cost"):
@@ -146,6 +150,35 @@ def _worst_error(vector: dict[str, Any]) -> tuple[float, float]:
             heads = _numbers(vector["expected_duration_grad"]).reshape(*nodes, variant.heads)
             error = max(error, _error(gradient[..., columns:], heads))
     return error, float(vector["tolerance"])
+
+
+def _restrictions(vector: dict[str, Any]) -> dict[str, Any]:
+    """What vectors of some projects put in their lattice and we put beside the variant."""
+    name, params, shape = vector["variant"], vector["params"], vector["shape"]
+    frames, labels = vector["logit_lengths"], vector["target_lengths"]
+    if name == "alignment_restricted":
+        buffers = (params["left_buffer"], params["right_buffer"])
+        ends = np.array(params["wordpiece_ends"])
+        return {"arc_scores": ft.masks.alignment_restricted(ends, frames, labels, *buffers)}
+    if name == "monotonic_align_restrict":
+        # After t frames, u lies between what the alignment had emitted max_shift frames before and after.
+        emitted = np.cumsum(np.array(params["alignment"]) != vector["blank"], axis=1)
+        emitted = np.pad(emitted, ((0, 0), (1, 0)))  # [B, T + 1]
+        t, shift = np.arange(shape["T"]), params["max_shift"]
+        first = emitted[:, np.maximum(t - shift, 0)]
+        last = emitted[:, np.minimum(t + shift, shape["T"])]
+        return {"band": np.stack([first, last], axis=-1)}
+    if name == "w_transducer":
+        if params["last_blank_mode"] != "allow_ignore":
+            raise Skip("a jump to the last blank waits for a later release")
+        weight = params["eps_weight"]
+        start = np.full((shape["B"], shape["T"]), weight)
+        start[:, 0] = 0.0
+        final = np.full((shape["B"], shape["T"] + 1), weight)
+        for b, end in enumerate(frames):
+            final[b, end - 1], final[b, end] = -np.inf, 0.0
+        return {"start_scores": start, "final_scores": final}
+    return {}
 
 
 def _numbers(values: Any) -> Any:

@@ -223,7 +223,7 @@ def best_path_nodes(alignment: Alignment) -> npt.NDArray[np.int64]:
 
 def arc_title(arc: Any) -> str:
     """An arc in words, such as "label, 2 frames"."""
-    kind = arc.kind if arc.du == 1 or arc.kind == "blank" else f"{arc.kind} frame"
+    kind = arc.kind if arc.kind != "skip" else ("skip label" if arc.du == 1 else "skip frame")
     return f"{kind}, {arc.dt} frame{'' if arc.dt == 1 else 's'}"
 
 
