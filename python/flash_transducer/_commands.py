@@ -184,7 +184,7 @@ def inspect(options: Any) -> int:
         raise ValueError(f"--utterance {number}: the file holds {batch.num_utterances}, numbered from 0")
     if options.tokens is not None:
         names = Path(options.tokens).read_text(encoding="utf-8").splitlines()
-    arguments = (*batch.arguments(number, number + 1), variant)
+    arguments: Any = (*batch.arguments(number, number + 1), variant)
     keywords = batch.keywords(number, number + 1) | _source_keywords(batch, options)
     lattice = (ft.joint_lattice if batch.is_joint else ft.lattice)(*arguments, **keywords)
     alignment = (ft.joint_align if batch.is_joint else ft.align)(*arguments, **keywords)[0]
@@ -196,7 +196,7 @@ def inspect(options: Any) -> int:
     )
     figure.savefig(output)
     expected = demonstration.mean_emission_frames(lattice)
-    times = [
+    times: list[dict[str, Any]] = [
         {
             "token": tokens[u],
             "best_frame": int(alignment.frames[u]) if u < len(alignment.frames) else None,

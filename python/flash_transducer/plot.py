@@ -91,6 +91,8 @@ def plot_lattice(
     from matplotlib.colors import LogNorm, Normalize
 
     occupancy = lattice.occupancy[utterance, :frames, : labels + 1].T
+    if frames == 0:
+        occupancy = np.zeros((labels + 1, 1))
     norm = LogNorm(1e-4, 1.0) if scale == "log" else Normalize(0.0, 1.0)
     image = axes.imshow(
         np.maximum(occupancy, 1e-30) if scale == "log" else occupancy,
@@ -177,8 +179,9 @@ def plot_arc_posteriors(
                               textcoords="offset points", ha="center", va="bottom",
                               rotation=90 if labels > 8 else 0, fontsize=8, color="#222222")  # fmt: skip
         axes.set_ylabel("probability of emission", fontsize=_FONT["axes.labelsize"])
-    _finish_curves(axes, frames * unit, frame_seconds, legend=by == "arc")
-    rows = -(-len(lattice.variant.arcs) // 5) if by == "arc" else 0  # of the legend
+    columns = _legend_columns(figure)
+    _finish_curves(axes, frames * unit, frame_seconds, legend=columns if by == "arc" else 0)
+    rows = -(-len(lattice.variant.arcs) // columns) if by == "arc" else 0
     shown = title if title is not None else _title(lattice, utterance)
     axes.set_title(shown, fontsize=11, pad=6 + 16 * rows)
     return figure
@@ -227,7 +230,7 @@ def arc_title(arc: Any) -> str:
     return f"{kind}, {arc.dt} frame{'' if arc.dt == 1 else 's'}"
 
 
-def _picture(inches: tuple[float, float]) -> Any:
+def _picture(inches: tuple[float, float]) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -244,9 +247,10 @@ def _picture(inches: tuple[float, float]) -> Any:
     return Picture(figsize=inches, dpi=150, layout="constrained")
 
 
-def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Any, Any]:
+def _figure(axes: Axes | None, inches: tuple[float, float]) -> tuple[Figure, Any]:
     if axes is not None:
-        return axes.figure, axes
+        figure: Any = axes.figure
+        return figure, axes
     figure = _picture(inches)
     return figure, figure.add_subplot()
 
@@ -293,7 +297,12 @@ def _arc_colour(arcs: Sequence[Any], number: int) -> Any:
     return shades(peers.index(number) / max(len(peers) - 1, 1))
 
 
-def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend: bool) -> None:
+def _legend_columns(figure: Figure) -> int:
+    # An entry takes up to 1.5 inches; the axis labels and the colour bar beside it 1.6.
+    return max(int((figure.get_figwidth() - 1.6) / 1.5), 1)
+
+
+def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend: int) -> None:
     axes.set_xlim(0.0, max(end, 1e-9))
     top = axes.get_ylim()[1]
     axes.set_ylim(0.0, top * (1.05 if legend else 1.3))  # room for the names over the peaks
@@ -303,7 +312,7 @@ def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend
     axes.grid(axis="y", color="#dddddd", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     if legend:
-        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, fontsize=9, frameon=False,
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=legend, fontsize=9, frameon=False,
                     borderaxespad=0.2, columnspacing=1.4, handlelength=1.2)  # fmt: skip
 
 
