@@ -40,7 +40,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for row in rows:
         table.add_row(*row)
     # A file or a pipe has no width that a table should be cut to.
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200).print(table)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
+    with console.capture() as text:
+        console.print(table)
+    # Through print, because rich would end the program itself when the reader of a pipe leaves.
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _json(value: Any) -> Any:

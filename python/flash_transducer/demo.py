@@ -96,8 +96,10 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         try:
+            if not {"frames", "labels"} <= set(rows.fieldnames or ()):
+                raise ValueError("no such columns")
             lengths = [(int(row["frames"]), int(row["labels"])) for row in rows]
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError, csv.Error) as error:
             raise ValueError(f"{path}: expected the columns frames,labels with whole numbers") from error
     if not lengths:
         raise ValueError(f"{path}: holds no utterances")

@@ -153,6 +153,8 @@ def plot_arc_posteriors(
     unit = 1.0 if frame_seconds is None else frame_seconds
     figure, axes = _figure(axes, (_heat_map_inches(frames, labels)[0], 3.0))
     posterior = lattice.arc_posterior[utterance, :frames, : labels + 1]  # [T, U + 1, A]
+    if frames == 0:
+        frames, posterior = 1, np.zeros((1, *posterior.shape[1:]))
     edges = np.arange(frames + 1) * unit
     if by == "arc":
         # Stacked: labels stand on the axis, where a height is read most easily, and blanks lie on top.

@@ -116,7 +116,7 @@ def test_drawing_leaves_the_global_state_of_matplotlib_alone() -> None:
         "before = matplotlib.rcParams.copy()  # dict() would choose a backend\n"
         "figure = plot_utterance(ft.lattice(np.zeros((1, 4, 2, 3)), [[1]], [4], [1]))\n"
         "assert figure._repr_png_().startswith(b'\\x89PNG')\n"
-        "assert list(dict.items(before)) == list(dict.items(matplotlib.rcParams))\n"
+        "assert dict(dict.items(before)) == dict(dict.items(matplotlib.rcParams))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
