@@ -229,10 +229,8 @@ def demo(options: Any) -> int:
             utterances.append(demonstration.make_utterance(frames, labels, seed))
             advance()
         rows = [row.as_dict() for row in demonstration.run(utterances, advance)]
-    # The first with enough to see; short enough that every word has its name in the picture.
-    shown = min(utterances, key=lambda u: abs(len(u.labels) - 30))
-    pictures = demonstration.write_pictures(shown, Path(options.output))
     if options.json:
+        pictures = _demo_pictures(utterances, options)
         print_json({"variants": rows, "pictures": [str(path) for path in pictures]})
         return 0
     hours = sum(frames for frames, _ in lengths) * demonstration.FRAME_SECONDS
@@ -253,7 +251,14 @@ def demo(options: Any) -> int:
         for row in rows
     ]
     print_table(columns, table)
+    pictures = _demo_pictures(utterances, options)
     print("Pictures of one utterance's lattice:")
     for path in pictures:
         print(f"  {path}")
     return 0
+
+
+def _demo_pictures(utterances: list[demonstration.Utterance], options: Any) -> list[Path]:
+    # Short enough that every word has its name in the picture.
+    shown = min(utterances, key=lambda utterance: abs(len(utterance.labels) - 30))
+    return demonstration.write_pictures(shown, Path(options.output))

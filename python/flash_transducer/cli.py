@@ -147,3 +147,7 @@ def _add_batch(parser: argparse.ArgumentParser, *, optional: bool = False) -> No
     )
     parser.add_argument("--from-log-probs", action="store_true", help="the scores are normalised already")
     parser.add_argument("--activation", help="of the joint (default: relu)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
