@@ -29,6 +29,18 @@ def _parameters() -> dict[str, tuple[dict[str, Any], list[str]]]:
     return found
 
 
+def _help(name: str, takers: list[str], *, everyone: bool) -> str:
+    """What a parameter means, and to whom: the same name may mean another thing to another variant."""
+    whose: dict[str, list[str]] = {}
+    for variant in _core.named_variants():
+        for parameter in variant["parameters"]:
+            if parameter["name"] == name and variant["name"] in takers:
+                whose.setdefault(parameter["meaning"].rstrip("."), []).append(variant["name"])
+    if everyone and len(whose) == 1:
+        return next(iter(whose))
+    return "; ".join(f"{', '.join(variants)}: {meaning}" for meaning, variants in whose.items())
+
+
 def add_variant_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--variant``, one option per parameter of any named variant, and ``--variant-json``."""
     names = [variant["name"] for variant in _core.named_variants()]
@@ -39,8 +51,7 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(names)} (default: {names[0]})",
     )
     for name, (parameter, takers) in _parameters().items():
-        whose = "" if len(takers) == len(names) else f" [{', '.join(takers)}]"
-        meaning = parameter["meaning"].rstrip(".") + whose
+        meaning = _help(name, takers, everyone=len(takers) == len(names))
         option = "--" + name.replace("_", "-")
         if parameter["kind"] == "flag":
             group.add_argument(
@@ -48,7 +59,7 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
                 dest=f"variant_{name}",
                 action=argparse.BooleanOptionalAction,
                 default=None,
-                help=meaning,
+                help=meaning.replace("%", "%%"),
             )
             continue
         choices = parameter["choices"]

@@ -79,7 +79,7 @@ def plot_lattice(
     >>> batch = (np.zeros((1, 6, 3, 5)), [[1, 2]], [6], [2])
     >>> figure = plot_lattice(ft.lattice(*batch), alignment=ft.align(*batch), tokens=["a", "b"])
     >>> figure.axes[0].get_title()
-    'rnnt: T = 6, U = 2, cost 13.09 nats'
+    'rnnt: T = 6, U = 2, cost 9.83 nats'
     """
     frames, labels = lattice_size(lattice, utterance)
     if scale not in ("log", "linear"):
@@ -144,7 +144,7 @@ def plot_arc_posteriors(
     >>> from flash_transducer.plot import plot_arc_posteriors
     >>> figure = plot_arc_posteriors(ft.lattice(np.zeros((1, 6, 3, 5)), [[1, 2]], [6], [2]))
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    ['blank, 1 frame', 'label, 0 frames']
+    ['label, 0 frames', 'blank, 1 frame']
     """
     frames, labels = lattice_size(lattice, utterance)
     if by not in ("arc", "label"):
