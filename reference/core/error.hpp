@@ -52,11 +52,10 @@ namespace detail {
 
 inline void append(std::string& text, std::string_view part) { text += part; }
 inline void append(std::string& text, char part) { text += part; }
-inline void append(std::string& text, bool part) { text += part ? "true" : "false"; }
 
 /// Integers in full, other numbers with six significant digits.
 template <class Number>
-  requires(std::is_arithmetic_v<Number>)
+  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
 void append(std::string& text, Number part) {
   char digits[32];
   std::to_chars_result end{};
