@@ -7,9 +7,10 @@
 
 Two kinds of parts, each named by a comment that the page does not show:
 
-    <!-- include FILE | FIRST | LAST -->    the fenced block that follows holds the lines of FILE from the
-                                            one that begins with FIRST to the next that is LAST
-    <!-- generated NAME --> ... <!-- end --> made by a function of GENERATED below
+    <!-- include FILE | FIRST | LAST -->      the fenced block that follows holds the lines of FILE
+                                              from the one that begins with FIRST to the next that
+                                              is LAST
+    <!-- generated NAME --> ... <!-- end -->  made by a function of GENERATED below
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def pages() -> list[Path]:
 
 
 def region(file: str, first: str, last: str) -> str:
-    """Return the lines of a file from the one that begins with `first` to the next that is `last`."""
+    """Return the lines of a file from one that begins with `first` to the next that is `last`."""
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     begin = [i for i, line in enumerate(lines) if line.strip().startswith(first)]
     if len(begin) != 1:
@@ -128,8 +129,14 @@ def variants_reference() -> str:
     for variant in named_variants():
         required = {p["name"]: p["example"] for p in variant["parameters"] if p["required"]}
         example = getattr(ft, variant["name"])(**required)
-        out += [f"## {variant['name']}", "", variant["summary"] + " " + linked(variant["citation"])]
-        out += ["", f"`{call(variant)}`", "", "| parameter | default | meaning |", "| --- | --- | --- |"]
+        out += [f"## {variant['name']}", ""]
+        out += [
+            f"{variant['summary']} {linked(variant['citation'])}.",
+            "",
+            f"`{call(variant)}`",
+            "",
+        ]
+        out += ["| parameter | default | meaning |", "| --- | --- | --- |"]
         out += [parameter_row(p) for p in variant["parameters"] if p["name"] not in knob_names()]
         out += ["", f"Arcs of `{example!r}`, in order:", ""]
         out += ["| index | kind | `(dt, du)` | may end the path |", "| --- | --- | --- | --- |"]
@@ -161,14 +168,20 @@ def updated(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Rewrite the stale pages, or name them."""
-    stale = [page for page in pages() if updated(page.read_text("utf-8")) != page.read_text("utf-8")]
-    for page in stale:
-        if "--check" in arguments:
+    check = "--check" in arguments
+    stale = False
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        fresh = updated(text)
+        if fresh == text:
+            continue
+        stale = True
+        if check:
             print(f"{page.relative_to(ROOT)} is stale; run {COMMAND}")
         else:
-            page.write_text(updated(page.read_text("utf-8")), encoding="utf-8")
+            page.write_text(fresh, encoding="utf-8")
             print(f"rewrote {page.relative_to(ROOT)}")
-    return 1 if stale and "--check" in arguments else 0
+    return 1 if stale and check else 0
 
 
 if __name__ == "__main__":
