@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md and docs/: every block of code runs, every copy is fresh, every link leads somewhere."""
+"""README.md and docs/: blocks of code run, copies are fresh, links and citations lead somewhere."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!-- include [^\n]*-->\n\Z")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 # Comments of the sources cite headings: docs/math.md#arc-weight.
@@ -43,7 +43,7 @@ def relative(path):
 
 
 def anchors_of(page):
-    """What GitHub makes of the headings: lower case, no punctuation, hyphens for blanks."""
+    """Make of the headings what GitHub does: lower case, no punctuation, hyphens for blanks."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
@@ -113,7 +113,7 @@ CLI_COMMANDS = [
 
 @pytest.fixture
 def batch_folder(tmp_path):
-    """A folder with the batch file that the pages name."""
+    """Make a folder with the batch file that the pages name."""
     numpy = pytest.importorskip("safetensors.numpy")
     import numpy as np
 
