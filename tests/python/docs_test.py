@@ -81,7 +81,7 @@ def test_python_blocks_run(page, tmp_path):
         # Blank lines before keep the line numbers of the page in the traceback.
         first = text.count("\n", 0, match.start(2))
         lines += [""] * (first - len(lines)) + match[2].splitlines()
-    program = tmp_path / f"{page.stem}.py"
+    program = tmp_path / f"{page.stem}_page.py"  # not math.py, which would hide the module
     program.write_text("\n".join(lines), encoding="utf-8")
     environment = {**os.environ, "MPLBACKEND": "Agg"}
     run = subprocess.run(
