@@ -22,6 +22,7 @@ COMMENT = re.compile(r"<!-- include [^\n]*-->\n\Z")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 # Comments of the sources cite headings: docs/math.md#arc-weight.
 CITATION = re.compile(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?")
+PRINTED = re.compile(r"^<!-- printed -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Blocks that run nothing: formulas, drawings, and C++ that is a copy of a file that is compiled.
 NOT_RUN = {"text", "cpp"}
 
@@ -72,7 +73,10 @@ PYTHON_PAGES = [page for page in PAGES if blocks_of(page, "python")]
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=relative)
 def test_python_blocks_run(page, tmp_path):
-    """The blocks of a page run in order, as one program: what one defines, the next may use."""
+    """The blocks of a page run in order, as one program: what one defines, the next may use.
+
+    What the page shows as printed, the program prints.
+    """
     lines = []
     text = page.read_text(encoding="utf-8")
     for match in FENCE.finditer(text):
@@ -93,6 +97,19 @@ def test_python_blocks_run(page, tmp_path):
         env=environment,
     )
     assert run.returncode == 0, f"{relative(page)}:\n{run.stderr}"
+    for shown in PRINTED.findall(text):
+        assert shown in run.stdout, f"{relative(page)} shows another output than the program's"
+
+
+def test_the_picture_of_the_readme_can_be_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "lattice.png"
+    program = ROOT / "docs" / "images" / "lattice.py"
+    run = subprocess.run(
+        [sys.executable, str(program), str(picture)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def shell_lines(page):
