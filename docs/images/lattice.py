@@ -11,9 +11,8 @@ far the speaker has got, prefers blank until the next letter is due, and then th
 import sys
 from pathlib import Path
 
-import numpy as np
-
 import flash_transducer as ft
+import numpy as np
 from flash_transducer.plot import plot_lattice
 
 TEXT = "what a transducer sees"
