@@ -1,8 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The extension module flash_transducer._core: each bind_* function adds one part of the C++
-// library.
+// library. What Python sees is described in _core.pyi.
+#include <exception>
 
 #include <pybind11/pybind11.h>
 
-PYBIND11_MODULE(_core, module) { module.attr("__version__") = TX_VERSION; }
+#include "python/bindings/bindings.hpp"
+#include "reference/core/error.hpp"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_core, module) {
+  using namespace transducer;
+  module.attr("__version__") = TX_VERSION;
+  py::register_exception<Unsupported>(module, "Unsupported", PyExc_NotImplementedError);
+  py::register_exception<NotBuilt>(module, "NotBuilt", PyExc_NotImplementedError);
+  py::register_exception<DeviceError>(module, "DeviceError", PyExc_RuntimeError);
+  // A cancelled call carries the Python exception that cancelled it: KeyboardInterrupt, usually.
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const Cancelled& cancelled) {
+      if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, cancelled.what());
+    }
+  });
+  python::bind_arrays(module);
+  python::bind_variants(module);
+  python::bind_loss(module);
+  python::bind_reference(module);
+}

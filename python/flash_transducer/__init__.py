@@ -1,6 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact, fast and readable losses for transducer (RNN-T family) speech models."""
+"""Exact, fast and readable losses for transducer (RNN-T family) speech models.
 
-from flash_transducer._core import __version__
+>>> import flash_transducer as ft
+>>> ft.tdt([0, 1, 2])
+ft.tdt([0, 1, 2])
+"""
 
-__all__ = ["__version__"]
+from flash_transducer import _named, masks
+from flash_transducer._api import (
+    align,
+    lattice,
+    lattice_loss,
+    loss,
+    plan,
+    scores,
+    value_and_grad,
+)
+from flash_transducer._core import NotBuilt, Unsupported, __version__, backends
+from flash_transducer._joint import (
+    JointGradients,
+    joint_align,
+    joint_lattice,
+    joint_loss,
+    joint_scores,
+    joint_value_and_grad,
+)
+from flash_transducer._named import *  # noqa: F403  the list of named variants decides
+from flash_transducer.checking import CheckFailed, check
+from flash_transducer.inspection import Alignment, Lattice
+from flash_transducer.memory_plan import Plan
+from flash_transducer.variants import Arc, Column, Group, V, Variant, log_v1
+
+__all__ = [
+    "Alignment",
+    "Arc",
+    "CheckFailed",
+    "Column",
+    "Group",
+    "JointGradients",
+    "Lattice",
+    "NotBuilt",
+    "Plan",
+    "Unsupported",
+    "V",
+    "Variant",
+    "__version__",
+    "align",
+    "backends",
+    "check",
+    "joint_align",
+    "joint_lattice",
+    "joint_loss",
+    "joint_scores",
+    "joint_value_and_grad",
+    "lattice",
+    "lattice_loss",
+    "log_v1",
+    "loss",
+    "masks",
+    "plan",
+    "scores",
+    "value_and_grad",
+]
+__all__ += _named.__all__

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A LossRequest and a LossResult from dictionaries of arrays and options. The Python layer decides
+// which outputs exist and allocates them; names are those of the C++ fields.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+
+#include "reference/core/request.hpp"
+#include "reference/core/workspace.hpp"
+
+namespace transducer::python {
+
+/// Everything one call borrows. Views into `caller` and the dictionaries: keep both while it lives.
+struct CallFromPython {
+  LossRequest request;
+  LossResult result;
+  Options options;
+  std::string caller;
+};
+
+/// Fills a call. Throws InvalidArgument for a word or an option that is not known.
+void fill_call(const std::string& caller, const VariantTable& variant, const pybind11::dict& inputs,
+               const pybind11::dict& outputs, const pybind11::dict& options, CallFromPython& call);
+
+/// Polls Python's signal handlers, at most every 50 ms, so that Ctrl-C ends a long call.
+bool signal_is_pending(void* context);
+
+/// 64-byte aligned memory of the planned size.
+class ScratchMemory {
+ public:
+  explicit ScratchMemory(std::size_t bytes);
+  ~ScratchMemory();
+  ScratchMemory(const ScratchMemory&) = delete;
+  ScratchMemory& operator=(const ScratchMemory&) = delete;
+
+  Workspace workspace() const { return {.scratch = {data_, bytes_}, .saved = {}}; }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace transducer::python

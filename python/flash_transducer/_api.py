@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses, their gradients, and the lattice behind them, from dense logits.
+
+Shapes in the letters of docs/notation.md: B utterances, T frames, U labels (U + 1 positions), V symbols with
+blank, K logit columns, A arcs. Costs are natural-log units (nats).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flash_transducer import _core
+from flash_transducer import _named as named
+from flash_transducer._call import Call
+from flash_transducer.inspection import Alignment, Lattice, make_alignments
+from flash_transducer.memory_plan import Plan, make_plan
+from flash_transducer.variants import Variant
+
+RNNT: Variant = named.rnnt()
+
+
+def _dense_call(
+    caller: str,
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant,
+    backend: str | None,
+    **more: Any,
+) -> Call:
+    inputs = {
+        "logits": logits,
+        "targets": targets,
+        "frame_lengths": logit_lengths,
+        "target_lengths": target_lengths,
+        **more,
+    }
+    return Call(caller, variant, backend, inputs)
+
+
+def run_loss(call: Call) -> Any:
+    """Evaluate a call whose options name a reduction; returns costs [B] or a scalar."""
+    if call.options.get("reduction") == "none":
+        costs = call.add_output("costs", (call.nodes[0],), call.cost_dtype)
+        call.run()
+        return costs
+    total = call.add_output("total", (), call.cost_dtype)
+    call.run()
+    return total[()]
+
+
+def wrt_names(wrt: Any, caller: str) -> tuple[str, ...]:
+    """Names of `wrt`, given one or a tuple of them."""
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{caller}: wrt is {wrt!r}, expected a name such as 'logits' or a tuple")
+    return names
+
+
+def loss(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant = RNNT,
+    *,
+    reduction: str = "mean",
+    clamp: float = 0.0,
+    zero_infinity: bool = False,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    inplace_grad: bool = False,
+    skip_mass: float | None = None,
+    band: Any = None,
+    semiring: str = "log",
+    workspace_limit: int | None = None,
+    validate: bool | None = None,
+    backend: str | None = None,
+) -> Any:
+    """Transducer loss: minus the log of the summed probability of all alignments.
+
+    Parameters
+    ----------
+    logits
+        ``[B, T, U + 1, K]``, float64, float32, bfloat16 or float16, any strides. Unnormalised; the
+        variant says how columns are normalised.
+    targets
+        ``[B, U]`` int32 or int64 labels in ``[0, V)``; entries past ``target_lengths`` are not read.
+    logit_lengths, target_lengths
+        ``[B]`` int32 or int64: frames T_b and labels U_b of each utterance, at most T and U.
+    variant
+        Which transducer: ``ft.rnnt()``, ``ft.tdt([0, 1, 2])``, ... or an ``ft.Variant`` of your own.
+    reduction
+        "none": costs ``[B]``. "sum"; "mean": over the batch; "mean_target": sum over utterances divided
+        by the sum of target lengths; "mean_frame": divided by the sum of frames.
+    clamp
+        Above 0: each element of the logit gradient is clamped to ``[-clamp, clamp]`` at unit scale, before
+        reduction and incoming gradient multiply it.
+    zero_infinity
+        Utterances without a path (cost +inf) count as cost 0.
+    from_log_probs
+        The logits are log-probabilities already: no group is normalised.
+    arc_scores
+        Extra log-weights that broadcast to ``[B, T, U + 1, A]``; -inf forbids an arc.
+    start_scores, final_scores
+        ``[B, T]`` log-weights of starting at (t, 0) and ``[B, T + 1]`` of ending at (t, U), in place of
+        starting at t = 0 and ending at t = T.
+    inplace_grad
+        Of use to autograd and :func:`value_and_grad` only.
+    skip_mass
+        Occupancy that an optimised backward may leave out; the reference leaves out none.
+    band
+        ``[B, T, 2]`` first and last u allowed at each frame, inclusive.
+    semiring
+        "log" sums over paths; "max" takes the best one.
+    workspace_limit
+        Most bytes of scratch memory the call may use.
+    validate
+        Labels and lengths on the host are always checked by the reference.
+    backend
+        "reference", or None for the default of host arrays.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.floating
+        Costs in nats, float64 if the logits are, else float32. +inf where no path exists, NaN where a
+        path reads NaN or +inf.
+
+    Raises
+    ------
+    ValueError
+        A shape, a type, a length or a label does not fit; the message names it.
+
+    Notes
+    -----
+    docs/math.md derives the sums; the regular transducer is Graves 2012, arXiv 1211.3711.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> logits = np.zeros((1, 4, 3, 5))  # B = 1, T = 4, U = 2, V = 5, all symbols equally likely
+    >>> cost = ft.loss(logits, [[1, 2]], [4], [2])
+    >>> print(f"{cost:.4f}")  # 6 arcs of 1/5 along each of 10 paths: 6 ln 5 - ln 10
+    7.3540
+    """
+    del inplace_grad
+    call = _dense_call(
+        "ft.loss", logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
+    )  # fmt: skip
+    call.set_options(
+        reduction=reduction, clamp=clamp, zero_infinity=zero_infinity,
+        from_log_probs=from_log_probs, skip_mass=skip_mass, semiring=semiring,
+        workspace_limit=workspace_limit, validate=validate,
+    )  # fmt: skip
+    return run_loss(call)
+
+
+def value_and_grad(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant = RNNT,
+    *,
+    reduction: str = "mean",
+    clamp: float = 0.0,
+    zero_infinity: bool = False,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    inplace_grad: bool = False,
+    skip_mass: float | None = None,
+    band: Any = None,
+    semiring: str = "log",
+    workspace_limit: int | None = None,
+    validate: bool | None = None,
+    backend: str | None = None,
+    wrt: Any = "logits",
+) -> tuple[Any, Any]:
+    """Loss and its gradient; arguments as :func:`loss`.
+
+    Parameters
+    ----------
+    wrt
+        "logits", "arc_scores", "start_scores" or "final_scores", or a tuple of them.
+    inplace_grad
+        Write the logit gradient over the logits, which must be writable, and return that same array.
+
+    Returns
+    -------
+    tuple
+        ``(loss, gradient)``; a tuple of names gives a tuple of gradients. Each gradient has the shape and
+        dtype of what was given; padding and utterances without a path get exactly 0. With reduction "none"
+        it is the gradient of the sum.
+
+    Raises
+    ------
+    ValueError
+        As :func:`loss`, or if ``wrt`` names something that was not given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> cost, gradient = ft.value_and_grad(np.zeros((1, 4, 3, 5)), [[1, 2]], [4], [2])
+    >>> gradient.shape
+    (1, 4, 3, 5)
+    >>> print(np.abs(gradient.sum(axis=-1)).max() < 1e-15)  # a softmax row sums to 0
+    True
+    """
+    caller = "ft.value_and_grad"
+    call = _dense_call(
+        caller, logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
+    )  # fmt: skip
+    call.set_options(
+        reduction=reduction, clamp=clamp, zero_infinity=zero_infinity,
+        from_log_probs=from_log_probs, skip_mass=skip_mass, semiring=semiring,
+        workspace_limit=workspace_limit, validate=validate,
+    )  # fmt: skip
+    names = wrt_names(wrt, caller)
+    gradients = tuple(
+        call.add_gradient(name, in_place=logits if inplace_grad and name == "logits" else None)
+        for name in names
+    )
+    value = run_loss(call)
+    return value, gradients[0] if isinstance(wrt, str) else gradients
+
+
+def scores(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant,
+    *,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    band: Any = None,
+    backend: str | None = None,
+) -> npt.NDArray[Any]:
+    """Complete log-weights of all arcs: columns, normalisers, constants, frame bonus and arc scores.
+
+    Arguments as :func:`loss`. Put something of your own between this and :func:`lattice_loss`.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``[B, T, U + 1, A]`` in the order of ``variant.arcs``, float64 if the logits are, else float32;
+        -inf where no arc exists and in padding, NaN where an arc reads NaN or +inf.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> weights = ft.scores(np.zeros((1, 4, 3, 5)), [[1, 2]], [4], [2], ft.rnnt())
+    >>> weights.shape, round(float(weights[0, 0, 0, 0]), 4)  # log 1/5
+    ((1, 4, 3, 2), -1.6094)
+    """
+    call = _dense_call(
+        "ft.scores", logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, band=band,
+    )  # fmt: skip
+    call.set_options(from_log_probs=from_log_probs)
+    return run_scores(call)
+
+
+def run_scores(call: Call) -> npt.NDArray[Any]:
+    """Evaluate the arc weights of a call."""
+    shape = (*call.nodes, len(call.variant.arcs))
+    weights = call.add_output("arc_weights", shape, call.cost_dtype)
+    call.run()
+    return weights
+
+
+def lattice_loss(
+    arc_weights: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant,
+    *,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    semiring: str = "log",
+    backend: str | None = None,
+) -> Any:
+    """Loss from complete arc weights, as :func:`scores` gives them; of the variant, reads the moves only.
+
+    Parameters
+    ----------
+    arc_weights
+        ``[B, T, U + 1, A]``; -inf forbids an arc.
+    logit_lengths, target_lengths, reduction, zero_infinity, start_scores, final_scores, semiring, backend
+        As :func:`loss`.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.floating
+        As :func:`loss`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> batch = np.zeros((1, 4, 3, 5)), [[1, 2]], [4], [2]
+    >>> weights = ft.scores(*batch, ft.rnnt())
+    >>> bool(ft.lattice_loss(weights, [4], [2], ft.rnnt()) == ft.loss(*batch))
+    True
+    """
+    inputs = {
+        "arc_weights": arc_weights,
+        "frame_lengths": logit_lengths,
+        "target_lengths": target_lengths,
+        "start_scores": start_scores,
+        "final_scores": final_scores,
+    }
+    call = Call("ft.lattice_loss", variant, backend, inputs)
+    call.set_options(reduction=reduction, zero_infinity=zero_infinity, semiring=semiring)
+    return run_loss(call)
+
+
+def lattice(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant = RNNT,
+    *,
+    zero_infinity: bool = False,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    band: Any = None,
+    semiring: str = "log",
+    workspace_limit: int | None = None,
+    validate: bool | None = None,
+    backend: str | None = None,
+) -> Lattice:
+    """Forward and backward log-sums, posteriors of arcs and nodes, and costs; arguments as :func:`loss`.
+
+    Returns
+    -------
+    Lattice
+        alpha and beta ``[B, T + 1, U + 1]`` (nats, start and final scores included, -inf where unreachable
+        and in padding), arc_posterior ``[B, T, U + 1, A]``, occupancy ``[B, T, U + 1]``, all float64, and
+        cost ``[B]``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> result = ft.lattice(np.zeros((1, 4, 3, 5)), [[1, 2]], [4], [2])
+    >>> print(f"{result.arc_posterior[0, 0, 0, 1]:.4f}")  # 4 of the 10 paths start with a label
+    0.4000
+    """
+    call = _dense_call(
+        "ft.lattice", logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
+    )  # fmt: skip
+    call.set_options(
+        zero_infinity=zero_infinity, from_log_probs=from_log_probs, semiring=semiring,
+        workspace_limit=workspace_limit, validate=validate,
+    )  # fmt: skip
+    return run_lattice(call)
+
+
+def run_lattice(call: Call) -> Lattice:
+    """Evaluate all lattice quantities of a call."""
+    batch, frames, rows = call.nodes
+    arcs = len(call.variant.arcs)
+    result = Lattice(
+        alpha=call.add_output("alpha", (batch, frames + 1, rows), np.float64),
+        beta=call.add_output("beta", (batch, frames + 1, rows), np.float64),
+        arc_posterior=call.add_output("arc_posterior", (batch, frames, rows, arcs), np.float64),
+        occupancy=call.add_output("occupancy", (batch, frames, rows), np.float64),
+        cost=call.add_output("costs", (batch,), call.cost_dtype),
+        variant=call.variant,
+    )
+    call.run()
+    return result
+
+
+def align(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant = RNNT,
+    *,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    band: Any = None,
+    workspace_limit: int | None = None,
+    validate: bool | None = None,
+    backend: str | None = None,
+    **ignored: Any,
+) -> list[Alignment]:
+    """Best path of each utterance, as token timestamps; arguments as :func:`lattice`.
+
+    Ties go to the earliest end, then at each node to a start, then to the incoming arc of lowest index.
+
+    Returns
+    -------
+    list of Alignment
+        One entry of each array per emitted or skipped label. Empty with score -inf where there is no path.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> logits = np.zeros((1, 3, 2, 4))
+    >>> logits[0, 1, 0, 2] = 5.0  # label 2 is likely at frame 1
+    >>> ft.align(logits, [[2]], [3], [1])[0].frames.tolist()
+    [1]
+    """
+    _check_ignored("ft.align", ignored)
+    call = _dense_call(
+        "ft.align", logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
+    )  # fmt: skip
+    call.set_options(from_log_probs=from_log_probs, workspace_limit=workspace_limit, validate=validate)
+    return run_align(call, targets)
+
+
+def _check_ignored(caller: str, options: dict[str, Any]) -> None:
+    """`zero_infinity` and `semiring` of :func:`lattice` are taken, and change nothing for a best path."""
+    for name in options:
+        if name not in ("zero_infinity", "semiring"):
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+
+
+def run_align(call: Call, targets: Any) -> list[Alignment]:
+    """Evaluate the best paths of a call, by the reference whatever the backend."""
+    if call.backend not in _core.backends:
+        call.run()  # names what is built
+    paths = _core.best_paths(call.caller, call.variant.table, call.inputs, call.options)
+    return make_alignments(paths, targets, call.variant)
+
+
+def plan(
+    B: int,
+    T: int,
+    U: int,
+    K: int,
+    H: int | None = None,
+    *,
+    variant: Variant = RNNT,
+    dtype: str = "float32",
+    backend: str | None = None,
+    max_rows: int | None = None,
+    workspace_limit: int | None = None,
+) -> Plan:
+    """Memory that loss and gradient of a batch would take, without running it.
+
+    Parameters
+    ----------
+    B, T, U, K, H
+        Utterances, frames, labels, logit columns, and joint width (None for dense logits).
+    variant
+        The number of arcs and groups counts.
+    dtype
+        Storage type of the inputs.
+    backend
+        None for the default of host arrays.
+    max_rows
+        Bound on the lattice rows of the batch, for callers who know more than ``B * T * (U + 1)``.
+    workspace_limit
+        Most bytes of scratch.
+
+    Returns
+    -------
+    Plan
+        Named regions and bytes; prints as a table.
+
+    Examples
+    --------
+    >>> import flash_transducer as ft
+    >>> plan = ft.plan(8, 100, 20, 500, 512)
+    >>> plan.never_made["logits"]  # [8, 100, 21, 500] float32
+    33600000
+    """
+    return make_plan(
+        {"batch": B, "frames": T, "labels": U, "columns": K, "hidden": H or 0,
+         "max_rows": max_rows or 0},
+        variant, dtype, backend, workspace_limit,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every function of the API does around one call: borrow arrays, allocate outputs, run a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flash_transducer import _core
+from flash_transducer.variants import Variant
+
+# The backend for host arrays when the caller names none.
+DEFAULT_BACKEND = "reference"
+
+_SOURCES = ("logits", "encoder", "predictor", "weight", "bias", "arc_weights")
+
+
+def numpy_dtype(name: str, caller: str) -> np.dtype[Any]:
+    """The NumPy type of a name from the compiled library; bfloat16 needs ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{caller}: a bfloat16 result needs the package ml_dtypes; pip install ml_dtypes"
+        ) from None
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
+
+
+def borrow(value: Any, name: str, caller: str) -> _core.Array:
+    """Any array without a copy; lists and numbers become NumPy arrays first."""
+    if isinstance(value, (list, tuple, int, float)):
+        value = np.asarray(value)
+        if value.size == 0 and name in ("targets", "frame_lengths", "target_lengths"):
+            value = value.astype(np.int64)
+    return _core.Array(value, name, caller)
+
+
+class Call:
+    """One request: inputs by name, options, and outputs as they are asked for."""
+
+    def __init__(self, caller: str, variant: Variant, backend: str | None, inputs: dict[str, Any]) -> None:
+        if not isinstance(variant, Variant):
+            raise TypeError(
+                f"{caller}: variant is a {type(variant).__name__}, expected an ft.Variant such as ft.rnnt()"
+            )
+        self.caller = caller
+        self.variant = variant
+        self.backend = DEFAULT_BACKEND if backend is None else backend
+        shown = {"frame_lengths": _frame_lengths_name(inputs)}
+        self.inputs = {
+            name: borrow(value, shown.get(name, name), caller)
+            for name, value in inputs.items()
+            if value is not None
+        }
+        self.outputs: dict[str, _core.Array] = {}
+        self.options: dict[str, Any] = {}
+
+    def set_options(self, **options: Any) -> None:
+        """Take options; None leaves the library's default."""
+        self.options.update({k: v for k, v in options.items() if v is not None})
+
+    @property
+    def cost_dtype(self) -> np.dtype[Any]:
+        """float64 if any source input is, else float32."""
+        sources = [self.inputs[name].dtype for name in _SOURCES if name in self.inputs]
+        return np.dtype(np.float64 if "float64" in sources else np.float32)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of an input, or () if its rank is wrong: the call itself then says so."""
+        return tuple(self.inputs[name].shape)
+
+    @property
+    def nodes(self) -> tuple[int, int, int]:
+        """(B, T, U + 1), from the source's shape; zeros where the rank is wrong."""
+        if "encoder" in self.inputs:
+            batch, frames, *_ = (*self.shape("encoder"), 0, 0)
+            rows = (*self.shape("predictor"), 0, 0)[1]
+        else:
+            source = "logits" if "logits" in self.inputs else "arc_weights"
+            batch, frames, rows, *_ = (*self.shape(source), 0, 0, 0)
+        return batch, frames, rows
+
+    def add_output(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Allocate an output."""
+        array = np.empty(shape, dtype)
+        self.outputs[name] = _core.Array(array, name, self.caller)
+        return array
+
+    def add_gradient(self, name: str, *, in_place: Any = None) -> Any:
+        """Allocate the gradient of an input, in its shape and dtype, or write it over `in_place`."""
+        if name not in self.inputs:
+            raise ValueError(
+                f"{self.caller}: wrt names {name!r}, expected one of "
+                f"{', '.join(sorted(set(self.inputs) & _DIFFERENTIABLE))}, which were given"
+            )
+        if in_place is not None:
+            self.outputs[f"{name}_gradient"] = self.inputs[name]
+            return in_place
+        array = self.inputs[name]
+        return self.add_output(f"{name}_gradient", array.shape, numpy_dtype(array.dtype, self.caller))
+
+    def run(self) -> None:
+        """Evaluate what the outputs ask for."""
+        _core.evaluate(self.caller, self.backend, self.variant.table, self.inputs, self.outputs, self.options)
+
+
+_DIFFERENTIABLE = {
+    *_SOURCES,
+    "arc_scores",
+    "start_scores",
+    "final_scores",
+}
+
+
+def _frame_lengths_name(inputs: dict[str, Any]) -> str:
+    return "encoder_lengths" if "encoder" in inputs else "logit_lengths"

@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transducer variant as a value: arcs, the logit columns they add, and groups normalised together.
+
+The weight of an arc at node ``(t, u)`` is the sum of its columns, less or plus the log-normalisers its
+columns name, plus a constant and ``frame_bonus * ((T - 1) / 2 - t)`` (docs/math.md#arc-weight).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from flash_transducer import _core
+
+ArcKind = Literal["blank", "label", "skip"]
+Normaliser = Literal["softmax", "bernoulli", "none"]
+
+_JSON_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place on the logit axis that counts from the vocabulary size V: ``V + offset``.
+
+    Write ``ft.V``, ``ft.V + 2`` or ``ft.V - 1``. V is known when a call brings logits with K columns:
+    ``V = K - heads``.
+    """
+
+    offset: int = 0
+
+    def __add__(self, step: int) -> Position:
+        return Position(self.offset + step)
+
+    def __sub__(self, step: int) -> Position:
+        return Position(self.offset - step)
+
+    def __repr__(self) -> str:
+        if self.offset == 0:
+            return "ft.V"
+        return f"ft.V {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
+
+
+V = Position()
+
+
+@dataclass(frozen=True)
+class LogV1:
+    """``value + factor * log(V - 1)``, a constant of an arc. Made by :func:`log_v1`; adds to numbers."""
+
+    factor: float
+    value: float = 0.0
+
+    def __add__(self, other: float | LogV1) -> LogV1:
+        if isinstance(other, LogV1):
+            return LogV1(self.factor + other.factor, self.value + other.value)
+        return LogV1(self.factor, self.value + float(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> LogV1:
+        return LogV1(-self.factor, -self.value)
+
+    def __sub__(self, other: float | LogV1) -> LogV1:
+        return self + (-other)
+
+    def __repr__(self) -> str:
+        term = f"ft.log_v1({self.factor!r})"
+        return term if self.value == 0.0 else f"{self.value!r} + {term}"
+
+
+def log_v1(factor: float) -> LogV1:
+    """``factor * log(V - 1)`` as a constant of an arc."""
+    return LogV1(float(factor))
+
+
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is {value!r}, expected an integer")
+    return int(value.__index__())
+
+
+def _position(value: int | Position, what: str) -> int | Position:
+    """Below 0 counts from V; integers from 0 stay integers."""
+    if isinstance(value, Position):
+        return value
+    index = _integer(value, what)
+    return Position(index) if index < 0 else index
+
+
+def _groups(value: Any, what: str) -> tuple[int, ...]:
+    items = (value,) if hasattr(value, "__index__") else value
+    return tuple(sorted(_integer(item, what) for item in items))
+
+
+@dataclass(frozen=True)
+class Column:
+    """One term of an arc's weight. Make it with :meth:`fixed`, :meth:`label` or :meth:`log_sum`.
+
+    ``subtract`` and ``add`` are indices of the groups whose log-normaliser is subtracted or added;
+    ``grad_scale`` multiplies the derivative of the column, normalisers included (FastEmit).
+    """
+
+    kind: Literal["fixed", "label", "log_sum"]
+    position: int | Position = 0
+    offset: int = 0
+    group: int = 0
+    subtract: tuple[int, ...] = ()
+    add: tuple[int, ...] = ()
+    grad_scale: float = 1.0
+
+    @staticmethod
+    def fixed(
+        position: int | Position, *, subtract: Any = (), add: Any = (), grad_scale: float = 1.0
+    ) -> Column:
+        """The logit at a fixed column."""
+        return Column(
+            "fixed",
+            position=_position(position, "Column.fixed: position"),
+            subtract=_groups(subtract, "Column.fixed: subtract"),
+            add=_groups(add, "Column.fixed: add"),
+            grad_scale=float(grad_scale),
+        )
+
+    @staticmethod
+    def label(offset: int = 0, *, subtract: Any = (), add: Any = (), grad_scale: float = 1.0) -> Column:
+        """The logit at the next label plus ``offset``; an arc that reads it is absent at u = U."""
+        return Column(
+            "label",
+            offset=_integer(offset, "Column.label: offset"),
+            subtract=_groups(subtract, "Column.label: subtract"),
+            add=_groups(add, "Column.label: add"),
+            grad_scale=float(grad_scale),
+        )
+
+    @staticmethod
+    def log_sum(group: int, *, subtract: Any = (), add: Any = (), grad_scale: float = 1.0) -> Column:
+        """The log-sum-exp of the columns of a group, whatever that group's normaliser."""
+        return Column(
+            "log_sum",
+            group=_integer(group, "Column.log_sum: group"),
+            subtract=_groups(subtract, "Column.log_sum: subtract"),
+            add=_groups(add, "Column.log_sum: add"),
+            grad_scale=float(grad_scale),
+        )
+
+    def __repr__(self) -> str:
+        first = {
+            "fixed": repr(self.position),
+            "label": "" if self.offset == 0 else repr(self.offset),
+            "log_sum": repr(self.group),
+        }[self.kind]
+        parts = [first] if first else []
+        parts += [f"subtract={self.subtract}"] if self.subtract else []
+        parts += [f"add={self.add}"] if self.add else []
+        parts += [f"grad_scale={self.grad_scale!r}"] if self.grad_scale != 1.0 else []
+        return f"ft.Column.{self.kind}({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Arc:
+    """A move ``(t, u) -> (t + dt, u + du)``, with ``du`` 0 or 1, and the terms of its weight.
+
+    Parameters
+    ----------
+    dt, du
+        Frames consumed (>= 0) and labels emitted (0 or 1); at least one must be positive.
+    columns
+        Up to two :class:`Column` whose values add up.
+    constant
+        A number, ``ft.log_v1(a)``, or their sum.
+    frame_bonus
+        Times ``(T - 1) / 2 - t``.
+    may_finish
+        Whether the arc may land on t = T.
+    kind
+        "blank", "label" or "skip", for names and tables; by default "label" if du is 1, else "blank".
+    """
+
+    dt: int
+    du: int
+    columns: tuple[Column, ...] = ()
+    constant: float | LogV1 = field(default=0.0, kw_only=True)
+    frame_bonus: float = field(default=0.0, kw_only=True)
+    may_finish: bool = field(default=False, kw_only=True)
+    kind: ArcKind | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        columns = (self.columns,) if isinstance(self.columns, Column) else tuple(self.columns)
+        for column in columns:
+            if not isinstance(column, Column):
+                raise TypeError(f"Arc: a column is {column!r}, expected an ft.Column")
+        kind = self.kind if self.kind is not None else ("label" if self.du == 1 else "blank")
+        constant = self.constant if isinstance(self.constant, LogV1) else float(self.constant)
+        object.__setattr__(self, "dt", _integer(self.dt, "Arc: dt"))
+        object.__setattr__(self, "du", _integer(self.du, "Arc: du"))
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "constant", constant)
+        object.__setattr__(self, "frame_bonus", float(self.frame_bonus))
+        object.__setattr__(self, "may_finish", bool(self.may_finish))
+        object.__setattr__(self, "kind", kind)
+
+    @property
+    def name(self) -> str:
+        """Kind and move, such as "blank(1,0)"."""
+        return f"{self.kind}({self.dt},{self.du})"
+
+    def __repr__(self) -> str:
+        parts = [repr(self.dt), repr(self.du)]
+        parts += [f"({''.join(f'{c!r}, ' for c in self.columns).rstrip()})"] if self.columns else []
+        parts += [f"constant={self.constant!r}"] if self.constant != 0.0 else []
+        parts += [f"frame_bonus={self.frame_bonus!r}"] if self.frame_bonus != 0.0 else []
+        parts += ["may_finish=True"] if self.may_finish else []
+        parts.append(f"kind={self.kind!r}")
+        return f"ft.Arc({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Logit columns ``[begin, end)`` less the excluded ones, with their normaliser.
+
+    Parameters
+    ----------
+    begin, end
+        Positions; below 0 they count from V, and ``ft.V + i`` is allowed.
+    exclude
+        Columns taken out: at most one ``Column.fixed`` and at most ``Column.label()``.
+    normaliser
+        "softmax": Z is the log-sum-exp of the columns. "bernoulli": the softplus of the one column.
+        "none": Z = 0.
+    clamp
+        False: gradients of columns in ``[begin, end)`` are never clamped.
+    """
+
+    begin: int | Position
+    end: int | Position
+    exclude: tuple[Column, ...] = field(default=(), kw_only=True)
+    normaliser: Normaliser = field(default="softmax", kw_only=True)
+    clamp: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        exclude = (self.exclude,) if isinstance(self.exclude, Column) else tuple(self.exclude)
+        fixed = [c for c in exclude if isinstance(c, Column) and c.kind == "fixed"]
+        label = [c for c in exclude if isinstance(c, Column) and c.kind == "label"]
+        if len(fixed) + len(label) != len(exclude) or len(fixed) > 1 or len(label) > 1:
+            raise ValueError(
+                f"Group: exclude is {exclude!r}, expected at most one Column.fixed(i) and at most "
+                "one Column.label()"
+            )
+        if label and label[0].offset != 0:
+            raise ValueError(
+                f"Group: exclude has Column.label({label[0].offset}), expected Column.label(): only "
+                "the next label itself can be excluded"
+            )
+        object.__setattr__(self, "begin", _position(self.begin, "Group: begin"))
+        object.__setattr__(self, "end", _position(self.end, "Group: end"))
+        object.__setattr__(self, "exclude", tuple(fixed + label))
+        object.__setattr__(self, "clamp", bool(self.clamp))
+
+    def __repr__(self) -> str:
+        parts = [repr(self.begin), repr(self.end)]
+        if self.exclude:
+            parts.append(f"exclude=({''.join(f'{c!r}, ' for c in self.exclude).rstrip()})")
+        parts += [f"normaliser={self.normaliser!r}"] if self.normaliser != "softmax" else []
+        parts += [] if self.clamp else ["clamp=False"]
+        return f"ft.Group({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A transducer variant: arcs, groups, and how many logit columns follow the vocabulary.
+
+    Parameters
+    ----------
+    name
+        For messages; at most 47 bytes.
+    arcs
+        1 to 32 :class:`Arc`; their order is that of ``arc_scores`` and ``arc_posterior``.
+    groups
+        Up to 4 :class:`Group`, numbered from 0.
+    heads
+        Logit columns after the vocabulary: ``V = K - heads``.
+
+    Raises
+    ------
+    ValueError
+        If the variant is not legal; the message says what to change.
+
+    Examples
+    --------
+    >>> import flash_transducer as ft
+    >>> one_label_per_frame = ft.Variant(
+    ...     "mine",
+    ...     arcs=[
+    ...         ft.Arc(1, 0, ft.Column.fixed(-1, subtract=0), may_finish=True),
+    ...         ft.Arc(1, 1, ft.Column.label(subtract=0), may_finish=True),
+    ...     ],
+    ...     groups=[ft.Group(0, ft.V)],
+    ... )
+    >>> [arc.name for arc in one_label_per_frame.arcs]
+    ['blank(1,0)', 'label(1,1)']
+    >>> ft.Variant.from_json(one_label_per_frame.to_json()) == one_label_per_frame
+    True
+    """
+
+    name: str
+    arcs: tuple[Arc, ...]
+    groups: tuple[Group, ...] = ()
+    heads: int = 0
+    # How a named variant was made, for printing; two equal tables are equal however they were made.
+    call: str = field(default="", compare=False, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arcs", tuple(self.arcs))
+        object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "heads", _integer(self.heads, "Variant: heads"))
+        for arc in self.arcs:
+            if not isinstance(arc, Arc):
+                raise TypeError(f"Variant: an arc is {arc!r}, expected an ft.Arc")
+        for group in self.groups:
+            if not isinstance(group, Group):
+                raise TypeError(f"Variant: a group is {group!r}, expected an ft.Group")
+        _ = self.table  # raises if the variant is not legal
+
+    @cached_property
+    def table(self) -> _core.VariantTable:
+        """The same variant as the compiled library holds it."""
+        return _core.VariantTable(_spec(self))
+
+    def to_json(self) -> str:
+        """Text that :meth:`from_json` turns back into an equal variant."""
+        return json.dumps({"format": _JSON_FORMAT, "call": self.call, **_spec(self)})
+
+    @staticmethod
+    def from_json(text: str) -> Variant:
+        """Read what :meth:`to_json` wrote. Raises ValueError for anything else."""
+        try:
+            data = json.loads(text)
+            if data["format"] != _JSON_FORMAT:
+                raise ValueError(f"its format is {data['format']!r}, expected {_JSON_FORMAT}")
+            return from_spec(data, call=str(data.get("call", "")))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"Variant.from_json: not the JSON of a variant: {error}") from error
+
+    def __repr__(self) -> str:
+        if self.call:
+            return self.call
+        arcs = "".join(f"\n        {arc!r}," for arc in self.arcs)
+        groups = "".join(f"\n        {group!r}," for group in self.groups)
+        return (
+            f"ft.Variant(\n    {self.name!r},\n    arcs=[{arcs}\n    ],\n    groups=[{groups}\n    ],"
+            f"\n    heads={self.heads},\n)"
+        )
+
+
+def _position_spec(value: int | Position) -> tuple[int, bool]:
+    return (value.offset, True) if isinstance(value, Position) else (value, False)
+
+
+def _constant_spec(value: float | LogV1) -> tuple[float, float]:
+    return (value.value, value.factor) if isinstance(value, LogV1) else (value, 0.0)
+
+
+def _spec(variant: Variant) -> dict[str, Any]:
+    """The variant as plain values, as the bindings and JSON take it."""
+    return {
+        "name": variant.name,
+        "heads": variant.heads,
+        "arcs": [
+            {
+                "dt": arc.dt,
+                "du": arc.du,
+                "columns": [
+                    {
+                        "kind": column.kind,
+                        "position": _position_spec(column.position),
+                        "label_offset": column.offset,
+                        "group": column.group,
+                        "subtract": list(column.subtract),
+                        "add": list(column.add),
+                        "grad_scale": column.grad_scale,
+                    }
+                    for column in arc.columns
+                ],
+                "constant": _constant_spec(arc.constant),
+                "frame_bonus": arc.frame_bonus,
+                "may_finish": arc.may_finish,
+                "kind": arc.kind,
+            }
+            for arc in variant.arcs
+        ],
+        "groups": [
+            {
+                "begin": _position_spec(group.begin),
+                "end": _position_spec(group.end),
+                "excluded": next(
+                    (_position_spec(c.position) for c in group.exclude if c.kind == "fixed"), None
+                ),
+                "exclude_label": any(c.kind == "label" for c in group.exclude),
+                "normaliser": group.normaliser,
+                "clamp": group.clamp,
+            }
+            for group in variant.groups
+        ],
+    }
+
+
+def from_spec(spec: dict[str, Any], *, call: str = "") -> Variant:
+    """The variant of a specification in plain values; the reverse of what the bindings take."""
+
+    def position(pair: Any) -> int | Position:
+        offset, from_vocabulary = pair
+        return Position(int(offset)) if from_vocabulary else int(offset)
+
+    def constant(pair: Any) -> float | LogV1:
+        value, factor = pair
+        return float(value) if factor == 0.0 else LogV1(float(factor), float(value))
+
+    arcs = [
+        Arc(
+            arc["dt"],
+            arc["du"],
+            tuple(
+                Column(
+                    column["kind"],
+                    position=position(column["position"]),
+                    offset=column["label_offset"],
+                    group=column["group"],
+                    subtract=tuple(column["subtract"]),
+                    add=tuple(column["add"]),
+                    grad_scale=float(column["grad_scale"]),
+                )
+                for column in arc["columns"]
+            ),
+            constant=constant(arc["constant"]),
+            frame_bonus=arc["frame_bonus"],
+            may_finish=arc["may_finish"],
+            kind=arc["kind"],
+        )
+        for arc in spec["arcs"]
+    ]
+    groups = []
+    for group in spec["groups"]:
+        exclude = []
+        if group["excluded"] is not None:
+            exclude.append(Column("fixed", position=position(group["excluded"])))
+        if group["exclude_label"]:
+            exclude.append(Column("label"))
+        groups.append(
+            Group(
+                position(group["begin"]),
+                position(group["end"]),
+                exclude=tuple(exclude),
+                normaliser=group["normaliser"],
+                clamp=group["clamp"],
+            )
+        )
+    return Variant(spec["name"], tuple(arcs), tuple(groups), spec["heads"], call=call)
