@@ -62,10 +62,7 @@ def named_variants() -> list[dict[str, Any]]:
 
 def knob_names() -> set[str]:
     """Return the keyword-only parameters that every variant takes."""
-    each = [
-        {p["name"] for p in variant["parameters"] if p["keyword_only"]}
-        for variant in named_variants()
-    ]
+    each = [{p["name"] for p in variant["parameters"] if p["keyword_only"]} for variant in named_variants()]
     return set.intersection(*each)
 
 
