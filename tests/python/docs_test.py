@@ -181,9 +181,7 @@ def test_cpp_blocks_are_copies_of_files(page):
             assert COMMENT.search(text[: match.start()]), f"{relative(page)}:{line} names no file"
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=relative
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=relative)
 def test_copies_and_generated_tables_are_fresh(page):
     update = load_update()
     text = page.read_text(encoding="utf-8")
