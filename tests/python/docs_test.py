@@ -149,7 +149,8 @@ def batch_folder(tmp_path):
 
 @pytest.mark.parametrize("command", CLI_COMMANDS)
 def test_commands_run(command, batch_folder):
-    arguments = [sys.executable, "-m", "flash_transducer.cli", *shlex.split(command)[1:]]
+    entry = "import sys; from flash_transducer.cli import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", entry, *shlex.split(command)[1:]]
     run = subprocess.run(
         arguments, capture_output=True, text=True, check=False, cwd=batch_folder, timeout=600
     )
