@@ -178,6 +178,7 @@ inline std::pair<VariantTable, std::int64_t> draw_named_table(const NamedVariant
 struct BatchLimits {
   std::int64_t batch = 3, frames = 5, labels = 4;
   bool infinite_logits = true;  ///< some logits are -inf
+  double limit = 3.0;           ///< of |logits|
   double step = 0.09375;        ///< logits are multiples of it; 1 makes ties
 };
 
@@ -197,7 +198,7 @@ inline void fill_batch(DenseBatch& batch, const BatchLimits& limits) {
       static_cast<std::size_t>(batch.B * batch.U), rc::gen::inRange<std::int64_t>(0, vocabulary));
   const std::int64_t nodes = batch.B * batch.T * (batch.U + 1);
   const int forbidden = limits.infinite_logits && chance(30) ? 8 : 0;
-  batch.logits = draw_numbers(nodes * batch.K, 3.0, limits.step, forbidden);
+  batch.logits = draw_numbers(nodes * batch.K, limits.limit, limits.step, forbidden);
   batch.from_log_probs = chance(15);
   const double step = limits.step < 1.0 ? 0.25 : 1.0;
   if (chance(35)) {
