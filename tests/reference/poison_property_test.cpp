@@ -4,6 +4,7 @@
 // of its valid nodes are NaN; where none does, no bit of costs and gradients changes. Which arcs
 // lie on a path is told by enumeration of the same lattice with all logits 0: the table, lengths,
 // band and -inf masks decide it, the logits do not.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -128,6 +129,12 @@ TEST(Poison, SpoilsItsUtteranceWhereAPathReadsItAndNothingElsewhere) {
     const std::int64_t victim = static_cast<std::int64_t>(poison.index) / width;
     const std::int64_t at = static_cast<std::int64_t>(poison.index) % width;
 
+    // Poison wins over -inf, be it all around.
+    if (poison.place == Place::logits && chance(40)) {
+      const auto row = poison.index / static_cast<std::size_t>(batch.K) *
+                       static_cast<std::size_t>(batch.K);
+      std::fill_n(batch.logits.begin() + static_cast<std::ptrdiff_t>(row), batch.K, -kInf);
+    }
     // An arc that a mask forbade exists once its score is NaN, so the plain run has it open.
     double& element = array_of(batch, poison.place)[poison.index];
     if (poison.place != Place::logits && element == -kInf) element = 0.0;

@@ -7,16 +7,15 @@
 #include <cstdlib>
 #include <iostream>
 #include <ostream>
-#include <span>
 #include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "reference/enumerate.hpp"
 #include "tests/support/fixture.hpp"
 #include "tests/support/generators.hpp"
+#include "tests/support/tiny.hpp"
 
 namespace transducer::testing {
 
@@ -92,36 +91,6 @@ void for_all(const rc::Gen<DenseBatch>& batches, Property&& property) {
   rc::detail::printResultMessage(result, text);
   ASSERT_TRUE(result.is<rc::detail::SuccessResult>()) << text.str();
   ASSERT_EQ(runs, num_cases());
-}
-
-/// Utterance b of a batch as the brute force takes it; it borrows the batch's memory.
-inline reference::TinyLattice tiny_lattice(const DenseBatch& batch, std::int64_t b) {
-  const std::int64_t rows = batch.U + 1;
-  const auto at = [](const auto& values, std::int64_t offset) { return values.data() + offset; };
-  const auto ub = static_cast<std::size_t>(b);
-  reference::TinyLattice tiny;
-  tiny.table = bind_table(batch.variant, batch.K, "test");
-  tiny.logits =
-      row_major_view(at(batch.logits, b * batch.T * rows * batch.K), batch.T, rows, batch.K);
-  tiny.labels =
-      std::span(at(batch.targets, b * batch.U), static_cast<std::size_t>(batch.target_lengths[ub]));
-  tiny.frames = batch.frame_lengths[ub];
-  tiny.from_log_probs = batch.from_log_probs;
-  if (!batch.arc_scores.empty()) {
-    tiny.arc_scores = row_major_view(at(batch.arc_scores, b * batch.T * rows * batch.A()), batch.T,
-                                     rows, batch.A());
-  }
-  if (!batch.band.empty()) {
-    tiny.band = row_major_view(at(batch.band, b * batch.T * 2), batch.T, 2);
-  }
-  const auto frames = static_cast<std::size_t>(batch.T);
-  if (!batch.start_scores.empty()) {
-    tiny.start_scores = std::span(at(batch.start_scores, b * batch.T), frames);
-  }
-  if (!batch.final_scores.empty()) {
-    tiny.final_scores = std::span(at(batch.final_scores, b * (batch.T + 1)), frames + 1);
-  }
-  return tiny;
 }
 
 }  // namespace transducer::testing
