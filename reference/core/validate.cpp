@@ -119,11 +119,13 @@ class Checker {
     int count = 0;
     for (int axis = 0; axis < tensor.rank; ++axis) {
       if (tensor.extents[axis] == 0) return false;
-      if (tensor.extents[axis] > 1) {
-        axes[count++] = {std::abs(tensor.strides[axis]), tensor.extents[axis]};
-      }
+      if (tensor.extents[axis] == 1) continue;
+      // Insertion sort: GCC 14 takes std::sort on four elements for an access out of bounds.
+      int place = count++;
+      const std::pair inserted{std::abs(tensor.strides[axis]), tensor.extents[axis]};
+      for (; place > 0 && axes[place - 1] > inserted; --place) axes[place] = axes[place - 1];
+      axes[place] = inserted;
     }
-    std::sort(axes, axes + count);
     std::int64_t reach = 0;
     for (int i = 0; i < count; ++i) {
       if (axes[i].first <= reach) return true;
