@@ -9,11 +9,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import flash_transducer as ft
 import ml_dtypes
 import numpy as np
 import pytest
-
-import flash_transducer as ft
 
 FOLDER = Path(__file__).parent.parent / "data" / "peer_vectors"
 
