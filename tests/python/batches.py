@@ -19,7 +19,7 @@ VARIANTS = {
 
 
 def random_batch(variant=None, *, seed=0, frames=(5, 3, 4), labels=(2, 1, 0), vocabulary=6, pad=0, low=0):
-    """(logits, targets, frame lengths, target lengths) in float64; labels from `low`, blank and big blanks not."""
+    """(logits, targets, frame lengths, target lengths) in float64; no label is a blank or big blank."""
     random = np.random.default_rng(seed)
     columns = vocabulary + (0 if variant is None else variant.heads)
     shape = (len(frames), max(frames) + pad, max(labels) + pad + 1, columns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What implementations disagree on, and what this one does: FastEmit, clamp, ends, infinities, NaN, padding."""
+"""What implementations disagree on, and what this one does: FastEmit, clamp, ends, NaN, padding."""
 
 import flash_transducer as ft
 import numpy as np
@@ -38,8 +38,8 @@ def log_p_next_label(name, logits, label):
 
 
 def fastemit_surrogate(name, batch, strength):
-    """X -> nll(x) + strength * sum stopgrad(gamma of label arcs) * (-log p(next label)), for one utterance."""
-    logits, targets, frames, labels = batch
+    """Function of logits: nll + strength * sum stopgrad(gamma of label arcs) * (-log p(next label))."""
+    _, targets, frames, labels = batch
     variant = VARIANTS[name]
     posterior = ft.lattice(*batch, variant).arc_posterior[0]
     is_label = [arc.kind == "label" for arc in variant.arcs]
@@ -297,7 +297,7 @@ def test_padding_may_hold_anything_and_gets_zero(name):
         "start_scores": random.normal(size=logits.shape[:2]),
         "final_scores": random.normal(size=(3, logits.shape[1] + 1)),
     }
-    band = np.zeros((*logits.shape[:2], 2), np.int64) + [0, 9]
+    band = np.tile(np.array([0, 9]), (*logits.shape[:2], 1))
     names = ("logits", *scores)
 
     def run():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Costs and gradients of other projects, recorded in tests/data/peer_vectors, each file with its source.
 
-In float64 every vector holds within the tolerance it states: costs relative to max(1, |cost|), gradients absolute.
-In the smaller types the expectation is the float64 result on the rounded inputs, rounded once.
+In float64 every vector holds within the tolerance it states: costs relative to max(1, |cost|), gradients
+absolute. In the smaller types the expectation is the float64 result on the rounded inputs, rounded once.
 """
 
 import json
@@ -102,7 +102,7 @@ def make_variant(vector):
 
 
 def align_restrict_band(vector):
-    """After t frames, u lies between the labels that the alignment has emitted `shift` frames before and after."""
+    """After t frames, u lies between what the alignment has emitted `shift` frames before and after."""
     shift, frames = vector["params"]["max_shift"], vector["shape"]["T"]
     band = np.zeros((vector["shape"]["B"], frames, 2), np.int64)
     for b, alignment in enumerate(vector["params"]["alignment"]):
@@ -125,7 +125,7 @@ def dense_from_pruned(vector, pruned):
 
 
 def add_w_transducer(case, vector):
-    """Skipped frames at the start and at the end, each jump at the cost of eps, from any frame to the last one."""
+    """Frames skipped at the start and at the end, each jump at the cost of eps."""
     eps = vector["params"]["eps_weight"]
     batch, frames = case.logits.shape[:2]
     case.options["start_scores"] = np.where(np.arange(frames) == 0, 0.0, eps) * np.ones((batch, 1))
