@@ -14,6 +14,9 @@ from flash_transducer.variants import Variant
 # The backend for host arrays when the caller names none.
 DEFAULT_BACKEND = "reference"
 
+# Inputs whose empty list, which NumPy takes for floats, means integers.
+_INTEGERS = ("targets", "logit_lengths", "encoder_lengths", "target_lengths", "utterance_ids", "band")
+
 _SOURCES = ("logits", "encoder", "predictor", "weight", "bias", "arc_weights")
 
 
@@ -35,7 +38,7 @@ def borrow(value: Any, name: str, caller: str) -> _core.Array:
     """Any array without a copy; lists and numbers become NumPy arrays first."""
     if isinstance(value, (list, tuple, int, float)):
         value = np.asarray(value)
-        if value.size == 0 and name in ("targets", "frame_lengths", "target_lengths"):
+        if value.size == 0 and name in _INTEGERS:
             value = value.astype(np.int64)
     return _core.Array(value, name, caller)
 
