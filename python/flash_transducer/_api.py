@@ -15,7 +15,7 @@ import numpy.typing as npt
 from flash_transducer import _core
 from flash_transducer import _named as named
 from flash_transducer._call import Call
-from flash_transducer.inspection import Alignment, Lattice, make_alignments
+from flash_transducer.inspection import Alignment, Lattice, host_integers, make_alignments
 from flash_transducer.memory_plan import Plan, make_plan
 from flash_transducer.variants import Variant
 
@@ -373,10 +373,10 @@ def lattice(
         zero_infinity=zero_infinity, from_log_probs=from_log_probs, semiring=semiring,
         workspace_limit=workspace_limit, validate=validate,
     )  # fmt: skip
-    return run_lattice(call)
+    return run_lattice(call, logit_lengths, target_lengths)
 
 
-def run_lattice(call: Call) -> Lattice:
+def run_lattice(call: Call, frame_lengths: Any, target_lengths: Any) -> Lattice:
     """Evaluate all lattice quantities of a call."""
     batch, frames, rows = call.nodes
     arcs = len(call.variant.arcs)
@@ -387,6 +387,8 @@ def run_lattice(call: Call) -> Lattice:
         occupancy=call.add_output("occupancy", (batch, frames, rows), np.float64),
         cost=call.add_output("costs", (batch,), call.cost_dtype),
         variant=call.variant,
+        frame_lengths=host_integers(frame_lengths),
+        target_lengths=host_integers(target_lengths),
     )
     call.run()
     return result

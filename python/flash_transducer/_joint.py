@@ -279,7 +279,8 @@ def joint_lattice(
     backend: str | None = None,
 ) -> Lattice:
     """Forward, backward, posteriors and costs from joint inputs; see :func:`lattice`."""
-    return run_lattice(_joint_call("ft.joint_lattice", dict(locals())))
+    call = _joint_call("ft.joint_lattice", dict(locals()))
+    return run_lattice(call, encoder_lengths, target_lengths)
 
 
 def joint_align(

@@ -27,6 +27,8 @@ class Lattice:
     occupancy: npt.NDArray[np.float64]  # [B, T, U + 1]
     cost: npt.NDArray[Any]  # [B]
     variant: Variant
+    frame_lengths: npt.NDArray[np.int64]  # [B] T_b
+    target_lengths: npt.NDArray[np.int64]  # [B] U_b
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,12 @@ class Alignment:
     arcs
         ``[N]`` index into ``variant.arcs``.
     score
-        Log-weight of the whole path, blanks included; -inf without a path.
+        Log-weight of the whole path, blanks included; -inf without a path, NaN if a path reads NaN.
+    path
+        ``[M, 3]`` every arc of the path in order, blanks included: its source node (t, u) and its index.
+    start_frame, end_frame
+        Times at which the path starts at u = 0 and ends at u = U: 0 and T_b, unless start or final scores
+        were given; -1 without a path.
     """
 
     frames: npt.NDArray[np.int64]
@@ -52,6 +59,9 @@ class Alignment:
     scores: npt.NDArray[np.float64]
     arcs: npt.NDArray[np.int64]
     score: float
+    path: npt.NDArray[np.int64]
+    start_frame: int
+    end_frame: int
 
 
 @dataclass(frozen=True)
@@ -91,18 +101,22 @@ def _alignment(path: dict[str, Any], labels: npt.NDArray[np.int64], variant: Var
         scores=path["weight"][emits],
         arcs=path["arc"][emits],
         score=path["score"],
+        path=np.stack([path["t"], path["u"], path["arc"]], axis=1),
+        start_frame=path["start_frame"] if path["exists"] else -1,
+        end_frame=path["end_frame"] if path["exists"] else -1,
     )
 
 
-def _host_labels(targets: Any) -> npt.NDArray[np.int64]:
-    if not isinstance(targets, (np.ndarray, list, tuple)):
-        targets = np.from_dlpack(targets)
-    return np.asarray(targets).astype(np.int64)
+def host_integers(array: Any) -> npt.NDArray[np.int64]:
+    """Copy labels or lengths, from any array on the host."""
+    if not isinstance(array, (np.ndarray, list, tuple)):
+        array = np.from_dlpack(array)
+    return np.asarray(array).astype(np.int64)
 
 
 def make_alignments(paths: list[dict[str, Any]], targets: Any, variant: Variant) -> list[Alignment]:
     """Alignments from the best paths of the compiled library."""
-    labels = _host_labels(targets)
+    labels = host_integers(targets)
     return [_alignment(path, labels[b], variant) for b, path in enumerate(paths)]
 
 
@@ -145,7 +159,7 @@ def inspect(
     call = Call("ft.inspection.inspect", variant, "reference", inputs)
     call.set_options(from_log_probs=from_log_probs)
     found = _core.inspect(call.caller, variant.table, call.inputs, call.options)
-    labels = _host_labels(targets)
+    labels = host_integers(targets)
     results = []
     for b, entry in enumerate(found):
         rows = len(entry["expected_frames"]) + 1
