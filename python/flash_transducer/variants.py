@@ -78,7 +78,10 @@ def log_v1(factor: float) -> LogV1:
 def _integer(value: Any, what: str) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{what} is {value!r}, expected an integer")
-    return int(value.__index__())
+    index = int(value.__index__())
+    if abs(index) >= 2**31:
+        raise ValueError(f"{what} is {index}, expected an integer between -2**31 and 2**31")
+    return index
 
 
 def _position(value: int | Position, what: str) -> int | Position:
@@ -312,6 +315,8 @@ class Variant:
     call: str = field(default="", compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"Variant: name is {self.name!r}, expected a string")
         object.__setattr__(self, "arcs", tuple(self.arcs))
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "heads", _integer(self.heads, "Variant: heads"))
