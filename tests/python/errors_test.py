@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input: the message names the function, what was given, what was expected and why; nothing else changes."""
+"""Bad input: messages name the function, what was given, what was expected and why; nothing else changes."""
 
 import flash_transducer as ft
 import numpy as np
