@@ -20,6 +20,15 @@ Normaliser = Literal["softmax", "bernoulli", "none"]
 _JSON_FORMAT = 1
 
 
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is {value!r}, expected an integer")
+    index = int(value.__index__())
+    if abs(index) >= 2**31:
+        raise ValueError(f"{what} is {index}, expected an integer between -2**31 and 2**31")
+    return index
+
+
 @dataclass(frozen=True)
 class Position:
     """A place on the logit axis that counts from the vocabulary size V: ``V + offset``.
@@ -76,15 +85,6 @@ class LogV1:
 def log_v1(factor: float) -> LogV1:
     """``factor * log(V - 1)`` as a constant of an arc."""
     return LogV1(float(factor))
-
-
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what} is {value!r}, expected an integer")
-    index = int(value.__index__())
-    if abs(index) >= 2**31:
-        raise ValueError(f"{what} is {index}, expected an integer between -2**31 and 2**31")
-    return index
 
 
 def _word(value: Any, what: str) -> str:
