@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies: named variants with random knobs, typed variants of every feature, batches for them."""
+"""Hypothesis strategies: named variants with random knobs, typed variants, and batches for them."""
 
 import os
 
@@ -29,7 +29,7 @@ strengths = st.sampled_from([0.0, 0.0, 0.3, 1.0])
 @st.composite
 def named_variants(draw):
     knobs = {"fastemit": draw(strengths), "delay_penalty": draw(strengths), "sigma": draw(strengths)}
-    name = draw(st.sampled_from([v for v in ft._named.__all__]))
+    name = draw(st.sampled_from(ft._named.__all__))
     mode = {"mode": draw(st.sampled_from(["sumexcl", "sum", "mean", "constant"]))}
     durations = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
     if name == "multi_blank":

@@ -383,7 +383,7 @@ def test_doctests():
 
     attempted = 0
     for module in pkgutil.iter_modules(ft.__path__, "flash_transducer."):
-        if module.name.endswith("._core"):
+        if module.name.endswith(("._core", ".__main__")):
             continue
         try:
             loaded = importlib.import_module(module.name)
@@ -391,7 +391,7 @@ def test_doctests():
             assert not (missing.name or "").startswith("flash_transducer")
             continue
         examples = {name: getattr(loaded, name) for name in getattr(loaded, "__all__", [])}
-        found = doctest.DocTestFinder().find(loaded, extraglobs={})
+        found = doctest.DocTestFinder().find(loaded)
         found += [t for name, f in examples.items() for t in doctest.DocTestFinder().find(f, name)]
         for test in found:
             result = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test)
