@@ -10,9 +10,11 @@
 // errors.
 #pragma once
 
-#include <sstream>
+#include <charconv>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace transducer {
 
@@ -46,12 +48,34 @@ class Cancelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Joins its arguments with operator<<; GCC 12 has no std::format.
+namespace detail {
+
+inline void append(std::string& text, std::string_view part) { text += part; }
+inline void append(std::string& text, char part) { text += part; }
+
+/// Integers in full, other numbers with six significant digits.
+template <class Number>
+  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
+void append(std::string& text, Number part) {
+  char digits[32];
+  std::to_chars_result end{};
+  if constexpr (std::is_integral_v<Number>) {
+    end = std::to_chars(digits, digits + sizeof digits, part);
+  } else {
+    end = std::to_chars(digits, digits + sizeof digits, part, std::chars_format::general, 6);
+  }
+  text.append(digits, end.ptr);
+}
+
+}  // namespace detail
+
+/// Joins strings and numbers. GCC 12 has no std::format, and streams are avoided: where the C++
+/// library is linked into an extension module, its locale can clash with that of another module.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
+  std::string text;
+  (detail::append(text, parts), ...);
+  return text;
 }
 
 /// Throws InvalidArgument with the joined parts unless `condition` holds. The parts are only

@@ -2,7 +2,6 @@
 #include "reference/core/tensor_ref.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 namespace transducer {
 namespace {
@@ -28,11 +27,9 @@ std::int64_t TensorRef::offset(std::initializer_list<std::int64_t> indices) cons
 }
 
 std::string TensorRef::shape_string() const {
-  std::ostringstream stream;
-  stream << '[';
-  for (int axis = 0; axis < rank; ++axis) stream << (axis > 0 ? ", " : "") << extents[axis];
-  stream << ']';
-  return stream.str();
+  std::string text = "[";
+  for (int axis = 0; axis < rank; ++axis) text += concat(axis > 0 ? ", " : "", extents[axis]);
+  return text + "]";
 }
 
 TensorRef contiguous_ref(void* data, DType dtype, std::initializer_list<std::int64_t> extents) {
