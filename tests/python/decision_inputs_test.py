@@ -178,6 +178,20 @@ def test_dropout_mask_is_the_published_rule(seed, p):
     assert cost == pytest.approx(ft.loss(logits, *batch[4:]), rel=1e-13)
 
 
+def test_dropout_threshold_is_rounded_to_the_nearest_lane_value():
+    """A unit of lane value k is dropped at p = (k + 0.6) / 65536, whose threshold is k + 1, not at k + 0.4."""
+    one = np.array([[[1.0]]]), np.array([[[2.0]]]), np.array([[3.0], [0.0]]), np.zeros(2)
+    batch = *one, np.zeros((1, 0), int), [1], [0]
+    for seed in range(5):
+        lane = philox4x32_10((0, 0, 0, 0), (seed, 0))[0] & 0xFFFF
+        for part, kept in [(0.4, True), (0.5, False), (0.6, False)]:
+            p = (lane + part) / 65536
+            logit = 3.0 * 3.0 / (1.0 - p) if kept else 0.0
+            expected = np.logaddexp(logit, 0.0)  # the blank is column 1
+            cost = ft.joint_loss(*batch, dropout=p, seed=seed, activation="identity")
+            assert cost == pytest.approx(expected, rel=1e-14)
+
+
 @pytest.mark.parametrize("ids", [[7, 3], [0, 0], [2**31, 2**40 + 1]])
 def test_dropout_follows_the_utterance_ids(ids):
     batch = joint_batch(frames=(4, 4), labels=(2, 2))
