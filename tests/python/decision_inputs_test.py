@@ -179,7 +179,7 @@ def test_dropout_mask_is_the_published_rule(seed, p):
 
 
 def test_dropout_threshold_is_rounded_to_the_nearest_lane_value():
-    """A unit of lane value k is dropped at p = (k + 0.6) / 65536, whose threshold is k + 1, not at k + 0.4."""
+    """A unit of lane value k is dropped at p = (k + 0.6) / 65536, threshold k + 1, and not at k + 0.4."""
     one = np.array([[[1.0]]]), np.array([[[2.0]]]), np.array([[3.0], [0.0]]), np.zeros(2)
     batch = *one, np.zeros((1, 0), int), [1], [0]
     for seed in range(5):
