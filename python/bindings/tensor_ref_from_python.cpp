@@ -14,15 +14,22 @@ namespace py = pybind11;
 namespace transducer::python {
 namespace {
 
-constexpr const char* kSupported =
-    "expected float64, float32, bfloat16, float16, int64, int32 or bool";
+/// What the arrays called `name` may hold.
+const char* supported(std::string_view name) {
+  for (std::string_view integers :
+       {"targets", "logit_lengths", "encoder_lengths", "target_lengths", "utterance_ids", "band"}) {
+    if (name == integers) return "expected int32 or int64";
+  }
+  return name == "predictor_mask" ? "expected float64, float32, bfloat16, float16 or bool"
+                                  : "expected float64, float32, bfloat16 or float16";
+}
 
 struct Context {
   const std::string& name;
   const std::string& caller;
 
   [[noreturn]] void refuse_dtype(const std::string& dtype) const {
-    throw InvalidArgument(concat(caller, ": ", name, " has dtype ", dtype, ", ", kSupported));
+    throw InvalidArgument(concat(caller, ": ", name, " has dtype ", dtype, ", ", supported(name)));
   }
   void check_rank(std::int64_t rank) const {
     check(rank <= kMaxRank, caller, ": ", name, " has ", rank, " axes, expected at most ",

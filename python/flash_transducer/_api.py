@@ -55,7 +55,7 @@ def run_loss(call: Call) -> Any:
 
 def wrt_names(wrt: Any, caller: str) -> tuple[str, ...]:
     """Names of `wrt`, given one or a tuple of them."""
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{caller}: wrt is {wrt!r}, expected a name such as 'logits' or a tuple")
     return names

@@ -14,6 +14,9 @@ from flash_transducer.variants import Variant
 # The backend for host arrays when the caller names none.
 DEFAULT_BACKEND = "reference"
 
+# Inputs whose empty list, which NumPy takes for floats, means integers.
+_INTEGERS = ("targets", "logit_lengths", "encoder_lengths", "target_lengths", "utterance_ids", "band")
+
 _SOURCES = ("logits", "encoder", "predictor", "weight", "bias", "arc_weights")
 
 
@@ -34,8 +37,13 @@ def numpy_dtype(name: str, caller: str) -> np.dtype[Any]:
 def borrow(value: Any, name: str, caller: str) -> _core.Array:
     """Any array without a copy; lists and numbers become NumPy arrays first."""
     if isinstance(value, (list, tuple, int, float)):
-        value = np.asarray(value)
-        if value.size == 0 and name in ("targets", "frame_lengths", "target_lengths"):
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(
+                f"{caller}: {name} is a list that makes no array, expected rows of equal length ({error})"
+            ) from None
+        if value.size == 0 and name in _INTEGERS:
             value = value.astype(np.int64)
     return _core.Array(value, name, caller)
 
@@ -52,17 +60,24 @@ class Call:
         self.variant = variant
         self.backend = DEFAULT_BACKEND if backend is None else backend
         shown = {"frame_lengths": _frame_lengths_name(inputs)}
+        for name in _REQUIRED:
+            if name in inputs and inputs[name] is None:
+                raise TypeError(f"{caller}: {shown.get(name, name)} is None, expected an array")
         self.inputs = {
             name: borrow(value, shown.get(name, name), caller)
             for name, value in inputs.items()
             if value is not None
         }
         self.outputs: dict[str, _core.Array] = {}
+        self.gradients: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
 
     def set_options(self, **options: Any) -> None:
-        """Take options; None leaves the library's default."""
-        self.options.update({k: v for k, v in options.items() if v is not None})
+        """Take options; None leaves the library's default where the signature's own default is None."""
+        for name, value in options.items():
+            if value is None and name in _OPTIONAL:
+                continue
+            self.options[name] = _checked_option(self.caller, name, value)
 
     @property
     def cost_dtype(self) -> np.dtype[Any]:
@@ -93,20 +108,59 @@ class Call:
 
     def add_gradient(self, name: str, *, in_place: Any = None) -> Any:
         """Allocate the gradient of an input, in its shape and dtype, or write it over `in_place`."""
-        if name not in self.inputs:
+        if name not in self.inputs or name not in _DIFFERENTIABLE:
             raise ValueError(
                 f"{self.caller}: wrt names {name!r}, expected one of "
                 f"{', '.join(sorted(set(self.inputs) & _DIFFERENTIABLE))}, which were given"
             )
-        if in_place is not None:
-            self.outputs[f"{name}_gradient"] = self.inputs[name]
-            return in_place
+        if name in self.gradients:
+            return self.gradients[name]
         array = self.inputs[name]
-        return self.add_output(f"{name}_gradient", array.shape, numpy_dtype(array.dtype, self.caller))
+        if in_place is None:
+            dtype = numpy_dtype(array.dtype, self.caller)
+            self.gradients[name] = self.add_output(f"{name}_gradient", array.shape, dtype)
+        elif isinstance(in_place, (list, tuple)):
+            raise TypeError(
+                f"{self.caller}: inplace_grad is True and {name} is a {type(in_place).__name__}, expected "
+                "an array whose memory takes the gradient"
+            )
+        else:
+            self.outputs[f"{name}_gradient"] = array
+            self.gradients[name] = in_place
+        return self.gradients[name]
 
     def run(self) -> None:
         """Evaluate what the outputs ask for."""
         _core.evaluate(self.caller, self.backend, self.variant.table, self.inputs, self.outputs, self.options)
+
+
+_REQUIRED = (*(name for name in _SOURCES if name != "bias"), "targets", "frame_lengths", "target_lengths")
+
+# Options whose default in the signatures is None, and the types of those that are not words.
+_OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate")
+_REALS = ("clamp", "dropout", "skip_mass")
+_FLAGS = ("zero_infinity", "from_log_probs", "validate")
+
+
+def _checked_option(caller: str, name: str, value: Any) -> Any:
+    """The option as a type that the compiled library takes."""
+    if name in _REALS:
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+            raise TypeError(f"{caller}: {name} is {value!r}, expected a number")
+        return float(value)
+    if name in _FLAGS:
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{caller}: {name} is {value!r}, expected True or False")
+        return bool(value)
+    if name in ("workspace_limit", "seed"):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{caller}: {name} is {value!r}, expected an integer")
+        value = int(value.__index__())
+        if name == "seed":
+            return value % 2**64
+        if not 1 <= value < 2**63:
+            raise ValueError(f"{caller}: workspace_limit is {value}, expected a number of bytes, 1 or more")
+    return value
 
 
 _DIFFERENTIABLE = {

@@ -64,7 +64,7 @@ def _joint_call(caller: str, values: dict[str, Any]) -> Call:
     call.set_options(
         activation=values["activation"],
         dropout=values["dropout"],
-        seed=None if values["seed"] is None else int(values["seed"]) % 2**64,
+        seed=values["seed"],
         precision=values["precision"],
         **{name: values[name] for name in _LOSS_OPTIONS if name in values},
     )

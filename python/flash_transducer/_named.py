@@ -21,6 +21,14 @@ _TYPES = {
     "word": "str",
 }
 
+# Plain values for printing: a NumPy integer prints as more than its digits.
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "flag": bool,
+    "integer": int,
+    "real": float,
+    "integers": lambda values: [int(value) for value in values],
+}
+
 
 def _parameter(entry: dict[str, Any]) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -61,7 +69,8 @@ def _constructor(entry: dict[str, Any]) -> Callable[..., Variant]:
             if parameter["name"] not in given:
                 continue
             value = given[parameter["name"]]
-            value = list(value) if parameter["kind"] == "integers" else value
+            if parameter["kind"] in _PLAIN:
+                value = _PLAIN[parameter["kind"]](value)
             keyword = "" if parameter["required"] else f"{parameter['name']}="
             if parameter["required"] or value != parameter.get("default"):
                 shown.append(f"{keyword}{value!r}")

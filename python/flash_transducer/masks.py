@@ -14,11 +14,15 @@ import numpy.typing as npt
 
 def _vector(value: Any, name: str, function: str) -> npt.NDArray[np.int64]:
     array = np.asarray(value)
+    if array.size == 0:
+        array = array.astype(np.int64)  # NumPy takes an empty list for floats
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
             f"ft.masks.{function}: {name} has shape {list(array.shape)} and dtype {array.dtype}, "
             "expected [B] integers"
         )
+    if array.size and array.min() < 0:
+        raise ValueError(f"ft.masks.{function}: {name} holds {array.min()}, expected lengths of 0 or more")
     return array.astype(np.int64)
 
 

@@ -20,6 +20,15 @@ Normaliser = Literal["softmax", "bernoulli", "none"]
 _JSON_FORMAT = 1
 
 
+def _integer(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is {value!r}, expected an integer")
+    index = int(value.__index__())
+    if abs(index) >= 2**31:
+        raise ValueError(f"{what} is {index}, expected an integer between -2**31 and 2**31")
+    return index
+
+
 @dataclass(frozen=True)
 class Position:
     """A place on the logit axis that counts from the vocabulary size V: ``V + offset``.
@@ -29,6 +38,9 @@ class Position:
     """
 
     offset: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", _integer(self.offset, "ft.V: the offset"))
 
     def __add__(self, step: int) -> Position:
         return Position(self.offset + step)
@@ -75,10 +87,10 @@ def log_v1(factor: float) -> LogV1:
     return LogV1(float(factor))
 
 
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what} is {value!r}, expected an integer")
-    return int(value.__index__())
+def _word(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is {value!r}, expected a string")
+    return value
 
 
 def _position(value: int | Position, what: str) -> int | Position:
@@ -110,6 +122,15 @@ class Column:
     add: tuple[int, ...] = ()
     grad_scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        what = f"Column.{_word(self.kind, 'Column: kind')}"
+        object.__setattr__(self, "position", _position(self.position, f"{what}: position"))
+        object.__setattr__(self, "offset", _integer(self.offset, f"{what}: offset"))
+        object.__setattr__(self, "group", _integer(self.group, f"{what}: group"))
+        object.__setattr__(self, "subtract", _groups(self.subtract, f"{what}: subtract"))
+        object.__setattr__(self, "add", _groups(self.add, f"{what}: add"))
+        object.__setattr__(self, "grad_scale", float(self.grad_scale))
+
     @staticmethod
     def fixed(
         position: int | Position, *, subtract: Any = (), add: Any = (), grad_scale: float = 1.0
@@ -117,10 +138,10 @@ class Column:
         """The logit at a fixed column."""
         return Column(
             "fixed",
-            position=_position(position, "Column.fixed: position"),
-            subtract=_groups(subtract, "Column.fixed: subtract"),
-            add=_groups(add, "Column.fixed: add"),
-            grad_scale=float(grad_scale),
+            position=position,
+            subtract=subtract,
+            add=add,
+            grad_scale=grad_scale,
         )
 
     @staticmethod
@@ -128,10 +149,10 @@ class Column:
         """The logit at the next label plus ``offset``; an arc that reads it is absent at u = U."""
         return Column(
             "label",
-            offset=_integer(offset, "Column.label: offset"),
-            subtract=_groups(subtract, "Column.label: subtract"),
-            add=_groups(add, "Column.label: add"),
-            grad_scale=float(grad_scale),
+            offset=offset,
+            subtract=subtract,
+            add=add,
+            grad_scale=grad_scale,
         )
 
     @staticmethod
@@ -139,10 +160,10 @@ class Column:
         """The log-sum-exp of the columns of a group, whatever that group's normaliser."""
         return Column(
             "log_sum",
-            group=_integer(group, "Column.log_sum: group"),
-            subtract=_groups(subtract, "Column.log_sum: subtract"),
-            add=_groups(add, "Column.log_sum: add"),
-            grad_scale=float(grad_scale),
+            group=group,
+            subtract=subtract,
+            add=add,
+            grad_scale=grad_scale,
         )
 
     def __repr__(self) -> str:
@@ -192,7 +213,12 @@ class Arc:
             if not isinstance(column, Column):
                 raise TypeError(f"Arc: a column is {column!r}, expected an ft.Column")
         kind = self.kind if self.kind is not None else ("label" if self.du == 1 else "blank")
-        constant = self.constant if isinstance(self.constant, LogV1) else float(self.constant)
+        _word(kind, "Arc: kind")
+        constant = self.constant
+        if not isinstance(constant, LogV1):
+            constant = float(constant)
+        elif constant.factor == 0.0:
+            constant = constant.value  # the same number, so an equal variant
         object.__setattr__(self, "dt", _integer(self.dt, "Arc: dt"))
         object.__setattr__(self, "du", _integer(self.du, "Arc: du"))
         object.__setattr__(self, "columns", columns)
@@ -253,6 +279,7 @@ class Group:
                 f"Group: exclude has Column.label({label[0].offset}), expected Column.label(): only "
                 "the next label itself can be excluded"
             )
+        _word(self.normaliser, "Group: normaliser")
         object.__setattr__(self, "begin", _position(self.begin, "Group: begin"))
         object.__setattr__(self, "end", _position(self.end, "Group: end"))
         object.__setattr__(self, "exclude", tuple(fixed + label))
@@ -312,6 +339,7 @@ class Variant:
     call: str = field(default="", compare=False, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        _word(self.name, "Variant: name")
         object.__setattr__(self, "arcs", tuple(self.arcs))
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "heads", _integer(self.heads, "Variant: heads"))
@@ -411,7 +439,8 @@ def from_spec(spec: dict[str, Any], *, call: str = "") -> Variant:
 
     def position(pair: Any) -> int | Position:
         offset, from_vocabulary = pair
-        return Position(int(offset)) if from_vocabulary else int(offset)
+        index = _integer(offset, "a position")
+        return Position(index) if from_vocabulary else index
 
     def constant(pair: Any) -> float | LogV1:
         value, factor = pair
