@@ -186,7 +186,7 @@ py::dict table_to_python(const VariantTable& table) {
 }
 
 const char* kind_of(const ParameterValue& value) {
-  const char* const kKinds[] = {"flag", "integer", "real", "integers", "word"};
+  constexpr const char* kKinds[] = {"flag", "integer", "real", "integers", "word"};
   return kKinds[value.index()];
 }
 

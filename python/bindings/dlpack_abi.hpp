@@ -9,15 +9,14 @@
 
 namespace transducer::dlpack {
 
-enum DeviceKind : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
-enum TypeCode : std::uint8_t {
-  kInt = 0,
-  kUnsigned = 1,
-  kFloat = 2,
-  kBfloat = 4,
-  kComplex = 5,
-  kBool = 6
-};
+// Values of DeviceId::kind.
+inline constexpr std::int32_t kCpu = 1;
+inline constexpr std::int32_t kCuda = 2;
+inline constexpr std::int32_t kCudaHost = 3;
+inline constexpr std::int32_t kCudaManaged = 13;
+
+// Values of ElementType::code; the others are only named in messages.
+inline constexpr std::uint8_t kBool = 6;
 
 struct DeviceId {
   std::int32_t kind;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "python/bindings/tensor_ref_from_python.hpp"
@@ -49,8 +50,18 @@ void read_word(const py::dict& options, const char* name,
 }
 
 template <class T>
-void read_number(const py::dict& options, const char* name, T& value) {
-  if (options.contains(name)) value = py::cast<T>(options[name]);
+void read_number(const py::dict& options, const char* name, const std::string& caller, T& value) {
+  if (!options.contains(name)) return;
+  try {
+    value = py::cast<T>(options[name]);
+  } catch (const py::cast_error&) {
+    const char* const kind = std::is_same_v<T, bool>       ? "True or False"
+                             : std::is_floating_point_v<T> ? "a number"
+                             : std::is_unsigned_v<T>       ? "an integer of 0 or more"
+                                                           : "an integer";
+    throw py::type_error(concat(caller, ": ", name, " is ", std::string(py::repr(options[name])),
+                                ", expected ", kind));
+  }
 }
 
 void read_array(const py::dict& arrays, const char* name, TensorRef& ref) {
@@ -77,8 +88,8 @@ void read_source(const std::string& caller, const py::dict& inputs, const py::di
     read_array(inputs, "utterance_ids", source.utterance_ids);
     read_word(options, "activation", kActivations, caller, source.activation);
     read_word(options, "precision", kPrecisions, caller, source.precision);
-    read_number(options, "dropout", source.dropout);
-    read_number(options, "seed", source.seed);
+    read_number(options, "dropout", caller, source.dropout);
+    read_number(options, "seed", caller, source.seed);
     request.source = source;
   }
 }
@@ -122,14 +133,14 @@ void fill_call(const std::string& caller, const VariantTable& variant, const py:
   read_array(inputs, "upstream", request.upstream);
   read_word(options, "semiring", kSemirings, caller, request.semiring);
   read_word(options, "reduction", kReductions, caller, request.reduction);
-  read_number(options, "clamp", request.clamp);
-  read_number(options, "zero_infinity", request.zero_infinity);
-  read_number(options, "from_log_probs", request.from_log_probs);
-  read_number(options, "skip_mass", request.skip_mass);
+  read_number(options, "clamp", caller, request.clamp);
+  read_number(options, "zero_infinity", caller, request.zero_infinity);
+  read_number(options, "from_log_probs", caller, request.from_log_probs);
+  read_number(options, "skip_mass", caller, request.skip_mass);
   read_result(outputs, call.result);
-  read_number(options, "threads", call.options.threads);
-  read_number(options, "workspace_limit", call.options.workspace_limit);
-  read_number(options, "validate", call.options.validate);
+  read_number(options, "threads", caller, call.options.threads);
+  read_number(options, "workspace_limit", caller, call.options.workspace_limit);
+  read_number(options, "validate", caller, call.options.validate);
   call.options.cancelled = signal_is_pending;
 }
 

@@ -94,7 +94,9 @@ Array from_torch(const py::object& tensor, const Context& context) {
   std::string dtype = py::str(tensor.attr("dtype"));  // "torch.float32"
   result.ref.dtype = dtype_by_name(dtype.substr(dtype.find('.') + 1), context);
   set_shape(result.ref, extents, py::cast<std::vector<std::int64_t>>(tensor.attr("stride")()));
-  result.ref.data = reinterpret_cast<void*>(py::cast<std::uintptr_t>(tensor.attr("data_ptr")()));
+  // PyTorch hands out its addresses as integers.
+  result.ref.data = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
+      py::cast<std::uintptr_t>(tensor.attr("data_ptr")()));
   const py::object device = tensor.attr("device");
   const std::string kind = py::str(device.attr("type"));
   check(kind == "cpu" || kind == "cuda", context.caller, ": ", context.name, " is on device ", kind,
@@ -107,7 +109,7 @@ Array from_torch(const py::object& tensor, const Context& context) {
 }
 
 std::string dlpack_type_name(const dlpack::ElementType& type) {
-  const char* const kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  constexpr const char* kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   if (type.code == dlpack::kBool) return "bool";
   const std::string name = type.code < 7 ? kNames[type.code] : concat("code", int{type.code}, "_");
   return concat(name, int{type.bits}, type.lanes == 1 ? "" : "x" + std::to_string(type.lanes));

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from flash_transducer import _core
 from flash_transducer import _named as named
 from flash_transducer._call import Call
-from flash_transducer.inspection import Alignment, Lattice, host_integers, make_alignments
+from flash_transducer._run import (
+    check_ignored,
+    run_align,
+    run_lattice,
+    run_loss,
+    run_scores,
+    wrt_names,
+)
+from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.memory_plan import Plan, make_plan
 from flash_transducer.variants import Variant
 
@@ -40,25 +46,6 @@ def _dense_call(
         **more,
     }
     return Call(caller, variant, backend, inputs)
-
-
-def run_loss(call: Call) -> Any:
-    """Evaluate a call whose options name a reduction; returns costs [B] or a scalar."""
-    if call.options.get("reduction") == "none":
-        costs = call.add_output("costs", (call.nodes[0],), call.cost_dtype)
-        call.run()
-        return costs
-    total = call.add_output("total", (), call.cost_dtype)
-    call.run()
-    return total[()]
-
-
-def wrt_names(wrt: Any, caller: str) -> tuple[str, ...]:
-    """Names of `wrt`, given one or a tuple of them."""
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, (tuple, list)) else ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{caller}: wrt is {wrt!r}, expected a name such as 'logits' or a tuple")
-    return names
 
 
 def loss(
@@ -274,14 +261,6 @@ def scores(
     return run_scores(call)
 
 
-def run_scores(call: Call) -> npt.NDArray[Any]:
-    """Evaluate the arc weights of a call."""
-    shape = (*call.nodes, len(call.variant.arcs))
-    weights = call.add_output("arc_weights", shape, call.cost_dtype)
-    call.run()
-    return weights
-
-
 def lattice_loss(
     arc_weights: Any,
     logit_lengths: Any,
@@ -296,6 +275,9 @@ def lattice_loss(
     backend: str | None = None,
 ) -> Any:
     """Loss from complete arc weights, as :func:`scores` gives them; of the variant, reads the moves only.
+
+    A band given to :func:`scores` has become -inf on arcs. Start and final scores of nodes outside it
+    are the caller's to set to -inf.
 
     Parameters
     ----------
@@ -376,24 +358,6 @@ def lattice(
     return run_lattice(call, logit_lengths, target_lengths)
 
 
-def run_lattice(call: Call, frame_lengths: Any, target_lengths: Any) -> Lattice:
-    """Evaluate all lattice quantities of a call."""
-    batch, frames, rows = call.nodes
-    arcs = len(call.variant.arcs)
-    result = Lattice(
-        alpha=call.add_output("alpha", (batch, frames + 1, rows), np.float64),
-        beta=call.add_output("beta", (batch, frames + 1, rows), np.float64),
-        arc_posterior=call.add_output("arc_posterior", (batch, frames, rows, arcs), np.float64),
-        occupancy=call.add_output("occupancy", (batch, frames, rows), np.float64),
-        cost=call.add_output("costs", (batch,), call.cost_dtype),
-        variant=call.variant,
-        frame_lengths=host_integers(frame_lengths),
-        target_lengths=host_integers(target_lengths),
-    )
-    call.run()
-    return result
-
-
 def align(
     logits: Any,
     targets: Any,
@@ -429,28 +393,13 @@ def align(
     >>> ft.align(logits, [[2]], [3], [1])[0].frames.tolist()
     [1]
     """
-    _check_ignored("ft.align", ignored)
+    check_ignored("ft.align", ignored)
     call = _dense_call(
         "ft.align", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
     )  # fmt: skip
     call.set_options(from_log_probs=from_log_probs, workspace_limit=workspace_limit, validate=validate)
     return run_align(call, targets)
-
-
-def _check_ignored(caller: str, options: dict[str, Any]) -> None:
-    """`zero_infinity` and `semiring` of :func:`lattice` are taken, and change nothing for a best path."""
-    for name in options:
-        if name not in ("zero_infinity", "semiring"):
-            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
-
-
-def run_align(call: Call, targets: Any) -> list[Alignment]:
-    """Evaluate the best paths of a call, by the reference whatever the backend."""
-    if call.backend not in _core.backends:
-        call.run()  # names what is built
-    paths = _core.best_paths(call.caller, call.variant.table, call.inputs, call.options)
-    return make_alignments(paths, targets, call.variant)
 
 
 def plan(

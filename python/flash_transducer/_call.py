@@ -36,7 +36,7 @@ def numpy_dtype(name: str, caller: str) -> np.dtype[Any]:
 
 def borrow(value: Any, name: str, caller: str) -> _core.Array:
     """Any array without a copy; lists and numbers become NumPy arrays first."""
-    if isinstance(value, (list, tuple, int, float)):
+    if isinstance(value, (list, tuple, int, float, np.generic)):
         try:
             value = np.asarray(value)
         except ValueError as error:
@@ -68,9 +68,20 @@ class Call:
             for name, value in inputs.items()
             if value is not None
         }
+        self._check_devices(shown)
         self.outputs: dict[str, _core.Array] = {}
         self.gradients: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
+
+    def _check_devices(self, shown: dict[str, str]) -> None:
+        """Only host arrays can be read by what is built."""
+        for name, array in self.inputs.items():
+            if array.device != "cpu":
+                raise _core.NotBuilt(
+                    f"{self.caller}: {shown.get(name, name)} is on {array.device}, and backend 'cuda' is "
+                    "not part of this build, expected host memory for backend 'reference'; pass a copy "
+                    "on the host"
+                )
 
     def set_options(self, **options: Any) -> None:
         """Take options; None leaves the library's default where the signature's own default is None."""

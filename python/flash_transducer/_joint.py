@@ -7,16 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from flash_transducer._api import (
-    RNNT,
-    _check_ignored,
-    run_align,
-    run_lattice,
-    run_loss,
-    run_scores,
-    wrt_names,
-)
+from flash_transducer._api import RNNT
 from flash_transducer._call import Call
+from flash_transducer._run import check_ignored, run_align, run_lattice, run_loss, run_scores, wrt_names
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.variants import Variant
 
@@ -247,7 +240,18 @@ def joint_scores(
     band: Any = None,
     backend: str | None = None,
 ) -> npt.NDArray[Any]:
-    """Complete log-weights of all arcs ``[B, T, U + 1, A]`` from joint inputs; see :func:`scores`."""
+    """Complete log-weights of all arcs ``[B, T, U + 1, A]`` from joint inputs; see :func:`scores`.
+
+    Arguments as :func:`joint_loss`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> joint = np.zeros((1, 4, 8)), np.zeros((1, 3, 8)), np.zeros((5, 8)), np.zeros(5)
+    >>> ft.joint_scores(*joint, [[1, 2]], [4], [2], ft.rnnt()).shape
+    (1, 4, 3, 2)
+    """
     return run_scores(_joint_call("ft.joint_scores", dict(locals())))
 
 
@@ -278,7 +282,19 @@ def joint_lattice(
     validate: bool | None = None,
     backend: str | None = None,
 ) -> Lattice:
-    """Forward, backward, posteriors and costs from joint inputs; see :func:`lattice`."""
+    """Forward, backward, posteriors and costs from joint inputs; see :func:`lattice`.
+
+    Arguments as :func:`joint_loss`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> joint = np.zeros((1, 4, 8)), np.zeros((1, 3, 8)), np.zeros((5, 8)), np.zeros(5)
+    >>> result = ft.joint_lattice(*joint, [[1, 2]], [4], [2])
+    >>> print(f"{result.arc_posterior[0, 0, 0, 1]:.4f}")  # 4 of the 10 paths start with a label
+    0.4000
+    """
     call = _joint_call("ft.joint_lattice", dict(locals()))
     return run_lattice(call, encoder_lengths, target_lengths)
 
@@ -309,7 +325,18 @@ def joint_align(
     backend: str | None = None,
     **ignored: Any,
 ) -> list[Alignment]:
-    """Best paths from joint inputs; see :func:`align`."""
+    """Best paths from joint inputs; see :func:`align`.
+
+    Arguments as :func:`joint_loss`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> joint = np.zeros((1, 4, 8)), np.zeros((1, 3, 8)), np.zeros((5, 8)), np.zeros(5)
+    >>> ft.joint_align(*joint, [[1, 2]], [4], [2])[0].labels.tolist()
+    [1, 2]
+    """
     values = dict(locals())
-    _check_ignored("ft.joint_align", ignored)
+    check_ignored("ft.joint_align", ignored)
     return run_align(_joint_call("ft.joint_align", values), targets)

@@ -93,19 +93,26 @@ def _label_range(variant: Variant, vocabulary: int) -> tuple[int, int]:
     return low, high
 
 
-def _highest_position(variant: Variant) -> int:
-    """The largest fixed column the variant names by number: V must lie above it."""
-    named = [c.position for arc in variant.arcs for c in arc.columns if c.kind == "fixed"]
-    named += [c.position for g in variant.groups for c in g.exclude if c.kind == "fixed"]
-    ends = [g.end for g in variant.groups] + [g.begin for g in variant.groups]
-    numbers = [p for p in named if isinstance(p, int)] + [p - 1 for p in ends if isinstance(p, int)]
-    below_v = [-p.offset for p in [*named, *ends] if not isinstance(p, int) and p.offset < 0]
-    return max([0, *numbers, *[n - 1 for n in below_v]])
+def _vocabularies(variant: Variant) -> list[int]:
+    """A few small vocabulary sizes that all positions of the variant fit into."""
+    fitting = []
+    for vocabulary in [*range(3, 65), 2, 1]:
+        node = np.zeros((0, 1, vocabulary + variant.heads))
+        try:
+            _core.enumerate_paths(variant.table, node, [])
+        except ValueError as error:
+            refused = error
+        else:
+            fitting.append(vocabulary)
+        if len(fitting) == 4:
+            break
+    if not fitting:
+        raise ValueError(f"ft.check: no vocabulary of 1 to 64 symbols fits the variant: {refused}")
+    return fitting
 
 
-def _draw(variant: Variant, random: np.random.Generator) -> _Lattice:
-    least = _highest_position(variant) + 1
-    vocabulary = int(random.integers(max(3, least), max(3, least) + 4))
+def _draw(variant: Variant, vocabularies: list[int], random: np.random.Generator) -> _Lattice:
+    vocabulary = int(random.choice(vocabularies))
     frames = int(random.integers(1, 5 + min(max(arc.dt for arc in variant.arcs), 3)))
     low, high = _label_range(variant, vocabulary)
     count = int(random.integers(0, 4)) if high > low else 0
@@ -209,8 +216,9 @@ def check(variant: Variant, *, lattices: int = 40, seed: int = 0, backend: str |
     batched = Measure("the same cost alone and in a batch", 0.0)
     report = Report(variant, name, lattices, measures=[cost, posterior, cut, gradient, infeasible, batched])
     plain = _surrogate_scales(variant)
+    vocabularies = _vocabularies(variant)
     for _ in range(lattices):
-        drawn = _draw(variant, random)
+        drawn = _draw(variant, vocabularies, random)
         expected, expected_posterior = _enumerated(variant, drawn)
         found = lattice(*drawn.batch, variant, backend=name)
         if np.isinf(expected):

@@ -80,7 +80,11 @@ def make_plan(
             raise ValueError(f"ft.plan: {name} is {size!r}, expected an integer of 0 or more")
     name = DEFAULT_BACKEND if backend is None else backend
     options = {} if workspace_limit is None else {"workspace_limit": workspace_limit}
-    planned = _core.plan(name, {**sizes, "variant": variant.table, "dtype": str(dtype)}, options)
+    try:
+        planned = _core.plan(name, {**sizes, "variant": variant.table, "dtype": str(dtype)}, options)
+    except ValueError as error:  # sizes that overflow know nothing of their caller
+        text = str(error)
+        raise ValueError(text if text.startswith("ft.plan") else f"ft.plan: {text}") from None
     if workspace_limit is not None and planned["scratch_bytes"] > workspace_limit:
         raise ValueError(
             f"ft.plan: workspace_limit is {workspace_limit} bytes, expected at least "

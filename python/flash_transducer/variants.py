@@ -356,6 +356,10 @@ class Variant:
         """The same variant as the compiled library holds it."""
         return _core.VariantTable(_spec(self))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the compiled table, which is made again when it is needed."""
+        return {key: value for key, value in vars(self).items() if key != "table"}
+
     def to_json(self) -> str:
         """Text that :meth:`from_json` turns back into an equal variant."""
         return json.dumps({"format": _JSON_FORMAT, "call": self.call, **_spec(self)})
