@@ -131,8 +131,8 @@ TEST(Poison, SpoilsItsUtteranceWhereAPathReadsItAndNothingElsewhere) {
 
     // Poison wins over -inf, be it all around.
     if (poison.place == Place::logits && chance(40)) {
-      const auto row = poison.index / static_cast<std::size_t>(batch.K) *
-                       static_cast<std::size_t>(batch.K);
+      const auto row =
+          poison.index / static_cast<std::size_t>(batch.K) * static_cast<std::size_t>(batch.K);
       std::fill_n(batch.logits.begin() + static_cast<std::ptrdiff_t>(row), batch.K, -kInf);
     }
     // An arc that a mask forbade exists once its score is NaN, so the plain run has it open.
