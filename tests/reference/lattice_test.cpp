@@ -209,6 +209,10 @@ TEST(Lattice, TheBandForbidsStartsAndEnds) {
   EXPECT_NEAR(o.costs[0], -std::log(1 + std::exp(o.arc_weights[2])), 1e-14);
   EXPECT_EQ(o.start_scores_gradient[0], 0.0);
   EXPECT_EQ(o.final_scores_gradient[0], 0.0);
+  EXPECT_EQ(o.alpha[0], -kInf);
+  EXPECT_EQ(o.beta[0], -kInf);
+  batch.start_scores = {kNaN, 0.0};
+  EXPECT_EQ(batch.run().costs[0], o.costs[0]) << "a start that the band forbids is not read";
   batch.start_scores = {};
   EXPECT_EQ(batch.run().costs[0], kInf) << "the default start is at t = 0";
 }

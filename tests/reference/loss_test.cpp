@@ -142,8 +142,10 @@ TEST(Loss, ZeroInfinityChangesTheCostAndNotTheDivisor) {
   Outcome o = batch.run();
   EXPECT_EQ(o.costs[1], kInf);
   EXPECT_EQ(o.total, kInf);
+  const double with_path = o.costs[0];
   batch.zero_infinity = true;
   o = batch.run();
+  EXPECT_EQ(o.costs[0], with_path) << "a cost that is finite stays";
   EXPECT_EQ(o.costs[1], 0.0);
   EXPECT_EQ(o.total, o.costs[0] / 2.0);
 }
