@@ -3,6 +3,7 @@
 // Arc weights and which arcs exist, by hand: one frame or two, logits that are logarithms of small
 // integers.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -141,7 +142,7 @@ double weight_of(const Arc& arc, const std::vector<Group>& groups, std::int64_t 
   batch.T = 1;
   batch.U = 1;
   batch.K = 4;
-  batch.logits = logits;
+  batch.logits = std::move(logits);
   batch.logits.resize(8, kNaN);  // node (0, 1) is on no path
   batch.targets = {label};
   batch.from_log_probs = from_log_probs;
