@@ -93,6 +93,13 @@ TEST(Lattice, AlphaAtTheEndsEqualsBetaAtTheStarts) {
         const std::int64_t* row = batch.band.data() + (b * batch.T + t) * 2;
         return row[0] <= u && u <= row[1];
       };
+      for (std::int64_t t = 0; t < frames; ++t) {
+        for (std::int64_t u = 0; u <= labels; ++u) {
+          if (allowed(t, u)) continue;
+          wrong += difference("alpha outside the band", o.alpha[node(b, t, u)], -kInf, 0.0);
+          wrong += difference("beta outside the band", o.beta[node(b, t, u)], -kInf, 0.0);
+        }
+      }
       double ends = -kInf;
       double starts = -kInf;
       for (std::int64_t t = 0; t <= frames; ++t) {

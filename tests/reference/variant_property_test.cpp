@@ -79,7 +79,10 @@ TEST(Variants, TdtWithTheOneDurationOneIsMonotonic) {
 /// Big blanks whose columns are -inf are never taken and weigh nothing in the softmax.
 TEST(Variants, MultiBlankWithoutItsBigBlanksIsRnnt) {
   int feasible = 0;
-  for_all(batch_over(multi_blank({2, 3}, position(2)), 6), [&](DenseBatch batch) {
+  const VariantTable table =
+      make_variant(find_variant("multi_blank"),
+                   {{"durations", std::vector<std::int64_t>{2, 3}}, {"blank", std::int64_t{2}}});
+  for_all(batch_over(table, 6), [&](DenseBatch batch) {
     for (std::size_t i = 0; i < batch.logits.size(); ++i) {
       if (i % 6 < 2) batch.logits[i] = -kInf;  // columns 1 and 0
     }
