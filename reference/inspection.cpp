@@ -21,10 +21,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 void for_each_utterance(const LossRequest& request, const Options& options,
                         const std::function<void(const ValidRequest&, Utterance&)>& visit) {
   const LossResult nothing;
-  Options checked = options;
-  checked.validate = true;
-  const ValidRequest valid = validate(request, nothing, checked);
-  const WorkspacePlan plan = plan_workspace(valid.shape, checked);
+  const ValidRequest valid = validate_on_host(request, nothing, options);
+  const WorkspacePlan plan = plan_workspace(valid.shape, options);
   std::vector<std::byte> memory(plan.scratch_bytes() + kWorkspaceAlignment);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::size_t shift =

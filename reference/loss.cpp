@@ -116,13 +116,6 @@ void write_boundary_gradients(const LossRequest& request, const LossResult& resu
   }
 }
 
-void check_host(const LossRequest& request) {
-  for (const TensorRef* tensor : {&request.frame_lengths, &request.target_lengths}) {
-    check(tensor->device.type == DeviceType::cpu, request.caller,
-          ": the reference reads host memory only, got an array on a device; copy it to the host");
-  }
-}
-
 /// A call that passed every check, with its memory.
 struct Call {
   Call(const LossRequest& request, const LossResult& result, const Options& options,
@@ -131,15 +124,6 @@ struct Call {
         plan(plan_workspace(valid.shape, options)),
         arrays{valid, plan, workspace} {
     check_workspace(plan, workspace, options.workspace_limit, request.caller);
-  }
-
-  /// The reference always reads labels and lengths: an unchecked one would be a stray memory
-  /// access.
-  static ValidRequest validate_on_host(const LossRequest& request, const LossResult& result,
-                                       Options options) {
-    check_host(request);
-    options.validate = true;
-    return validate(request, result, options);
   }
 
   ValidRequest valid;

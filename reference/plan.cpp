@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reference's memory: one utterance at a time, everything in double.
+#include <limits>
+
 #include "reference/core/workspace.hpp"
 #include "reference/loss.hpp"
 
@@ -15,6 +17,10 @@ WorkspacePlan plan_workspace(const LossShape& shape, const Options& options) {
         "plan_workspace: B, T, U and H must be 0 or more and K at least 1, got B = ", shape.batch,
         ", T = ", shape.frames, ", U = ", shape.labels, ", K = ", shape.columns,
         ", H = ", shape.hidden);
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  check(shape.frames < kMax && shape.labels < kMax,
+        "plan_workspace: T + 1 and U + 1 do not fit in 63 bits, got T = ", shape.frames,
+        ", U = ", shape.labels);
   const std::int64_t nodes = checked_product(shape.frames, shape.labels + 1);
   const std::int64_t all_nodes = checked_product(shape.frames + 1, shape.labels + 1);
   const std::int64_t arcs = checked_product(nodes, shape.arcs);

@@ -33,15 +33,20 @@ bool node_is_allowed(const LossRequest& request, const Utterance& utterance, std
   return u >= std::max<std::int64_t>(first, 0) && u <= std::min(last, utterance.labels);
 }
 
-/// Whether the arc may leave (t, u), as far as lengths, band and the label at u decide it.
-bool arc_fits(const LossRequest& request, const VariantTable& table, const Arc& arc,
-              const Utterance& utterance, std::int64_t t, std::int64_t u) {
+/// Whether the arc may leave (t, u), as far as lengths and band decide it.
+bool arc_fits(const LossRequest& request, const Arc& arc, const Utterance& utterance,
+              std::int64_t t, std::int64_t u) {
   const std::int64_t to_t = t + arc.dt;
   const std::int64_t to_u = u + arc.du;
   if (to_t > utterance.frames || to_u > utterance.labels) return false;
   if (to_t == utterance.frames && !arc.may_finish) return false;
-  if (!node_is_allowed(request, utterance, t, u)) return false;
-  if (!node_is_allowed(request, utterance, to_t, to_u)) return false;
+  return node_is_allowed(request, utterance, t, u) &&
+         node_is_allowed(request, utterance, to_t, to_u);
+}
+
+/// Whether every column of the arc exists where the next label is that of u.
+bool columns_exist(const LossRequest& request, const VariantTable& table, const Arc& arc,
+                   const Utterance& utterance, std::int64_t u) {
   for (int i = 0; i < arc.num_columns; ++i) {
     if (column_is_absent(table, arc.columns[i], utterance.label(u), request.from_log_probs)) {
       return false;
@@ -88,6 +93,18 @@ double weight_from_logits(const VariantTable& table, const Arc& arc, std::span<c
   return absent ? kLogZero<double> : weight;
 }
 
+/// Stores the weight of an arc that exists, its arc score added; -inf there forbids the arc.
+void set_weight(const ValidRequest& valid, double weight, std::int64_t t, std::int64_t u, int a,
+                Utterance& utterance) {
+  if (valid.arc_scores.defined()) {
+    const double score = read_real(valid.arc_scores, {utterance.batch_index, t, u, a});
+    if (score == kLogZero<double>) return;  // masked: as if it were not in the table
+    weight = is_poison(score) ? kNaN : weight + score;
+  }
+  utterance.arc_weights(t, u, a) = weight;
+  utterance.arc_exists(t, u) |= std::uint32_t{1} << a;
+}
+
 /// The weights of all arcs out of (t, u), from the logits and log-sums of that node.
 void node_scores(const LossRequest& request, const ValidRequest& valid,
                  std::span<const double> logits, std::span<const double> log_sums, std::int64_t t,
@@ -96,34 +113,25 @@ void node_scores(const LossRequest& request, const ValidRequest& valid,
       (static_cast<double>(utterance.frames) - 1.0) / 2.0 - static_cast<double>(t);
   for (int a = 0; a < valid.table.num_arcs; ++a) {
     const Arc& arc = valid.table.arcs[a];
-    if (!arc_fits(request, valid.table, arc, utterance, t, u)) continue;
+    if (!arc_fits(request, arc, utterance, t, u)) continue;
+    if (!columns_exist(request, valid.table, arc, utterance, u)) continue;
     double weight = weight_from_logits(valid.table, arc, logits, log_sums, utterance.label(u),
                                        request.from_log_probs);
     weight += arc.constant.value + arc.frame_bonus * frames_to_middle;
-    if (valid.arc_scores.defined()) {
-      const double score = read_real(valid.arc_scores, {utterance.batch_index, t, u, a});
-      if (score == kLogZero<double>) continue;  // masked: as if it were not in the table
-      weight = is_poison(score) ? kNaN : weight + score;
-    }
-    utterance.arc_weights(t, u, a) = weight;
-    utterance.arc_exists(t, u) |= std::uint32_t{1} << a;
+    set_weight(valid, weight, t, u, a, utterance);
   }
 }
 
 /// Arc weights that the caller made: -inf forbids an arc.
-void copy_arc_weights(const ArcWeightSource& source, const VariantTable& table,
-                      Utterance& utterance) {
+void copy_arc_weights(const LossRequest& request, const ArcWeightSource& source,
+                      const ValidRequest& valid, Utterance& utterance) {
   for (std::int64_t t = 0; t < utterance.frames; ++t) {
     for (std::int64_t u = 0; u <= utterance.labels; ++u) {
-      for (int a = 0; a < table.num_arcs; ++a) {
-        const Arc& arc = table.arcs[a];
-        const bool lands =
-            t + arc.dt < utterance.frames || (t + arc.dt == utterance.frames && arc.may_finish);
-        if (!lands || u + arc.du > utterance.labels) continue;
+      for (int a = 0; a < valid.table.num_arcs; ++a) {
+        if (!arc_fits(request, valid.table.arcs[a], utterance, t, u)) continue;
         const double weight = read_real(source.arc_weights, {utterance.batch_index, t, u, a});
         if (weight == kLogZero<double>) continue;
-        utterance.arc_weights(t, u, a) = is_poison(weight) ? kNaN : weight;
-        utterance.arc_exists(t, u) |= std::uint32_t{1} << a;
+        set_weight(valid, is_poison(weight) ? kNaN : weight, t, u, a, utterance);
       }
     }
   }
@@ -177,7 +185,7 @@ void scores(const LossRequest& request, const ValidRequest& valid, const Options
   std::fill_n(utterance.arc_weights.data, utterance.arc_weights.size(), kLogZero<double>);
   std::fill_n(utterance.arc_exists.data, utterance.arc_exists.size(), 0u);
   if (const auto* weights = std::get_if<ArcWeightSource>(&request.source)) {
-    copy_arc_weights(*weights, table, utterance);
+    copy_arc_weights(request, *weights, valid, utterance);
     return;
   }
   for (std::int64_t t = 0; t < utterance.frames; ++t) {

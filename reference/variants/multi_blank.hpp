@@ -25,8 +25,8 @@ inline VariantTable multi_blank(const std::vector<std::int64_t>& durations, Posi
   set_name(table, "multi_blank");
   const int vocabulary = add_group(table, {.begin = position(0), .end = vocabulary_plus(0)});
 
-  std::vector<std::int64_t> all = durations;  // standard blank first: it wins ties of the sort
-  all.insert(all.begin(), 1);
+  std::vector<std::int64_t> all = {1};  // standard blank first: it wins ties of the sort
+  all.insert(all.end(), durations.begin(), durations.end());
   for (int i : ascending_order(all)) {
     add_arc(table, {.dt = static_cast<int>(all[static_cast<std::size_t>(i)]),
                     .du = 0,

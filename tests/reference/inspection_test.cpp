@@ -9,6 +9,7 @@
 #include "reference/variants/all.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/fixture.hpp"
+#include "tests/support/messages.hpp"
 #include "tests/support/noise.hpp"
 #include "tests/support/tiny.hpp"
 
@@ -128,6 +129,17 @@ TEST(Inspection, BestPathScoreIsTheMaxSemiringsCost) {
       EXPECT_NEAR(sum, paths[b].score, 1e-13) << variant.name;
     }
   }
+}
+
+TEST(Inspection, ADeviceArrayIsRefusedBeforeItIsRead) {
+  DenseBatch batch = noise_batch(rnnt(position(0)), 1, 2, 1, 3);
+  LossRequest request = batch.request();
+  TensorRef on_device = contiguous_ref(nullptr, DType::float64, {1, 2, 2, 3});
+  on_device.device.type = DeviceType::cuda;
+  request.source = DenseSource{on_device};
+  const std::string message = "^test: the reference reads host memory";
+  EXPECT_TRUE(throws([&] { reference::best_paths(request, {}); }, message));
+  EXPECT_TRUE(throws([&] { reference::inspect(request, {}); }, message));
 }
 
 }  // namespace

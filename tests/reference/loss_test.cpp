@@ -142,8 +142,10 @@ TEST(Loss, ZeroInfinityChangesTheCostAndNotTheDivisor) {
   Outcome o = batch.run();
   EXPECT_EQ(o.costs[1], kInf);
   EXPECT_EQ(o.total, kInf);
+  const double with_path = o.costs[0];
   batch.zero_infinity = true;
   o = batch.run();
+  EXPECT_EQ(o.costs[0], with_path) << "a cost that is finite stays";
   EXPECT_EQ(o.costs[1], 0.0);
   EXPECT_EQ(o.total, o.costs[0] / 2.0);
 }
@@ -170,12 +172,28 @@ TEST(Loss, ACallbackCancels) {
   EXPECT_NO_THROW(batch.run(options));
 }
 
-TEST(Loss, ADeviceArrayIsRefused) {
+TEST(Loss, ADeviceArrayIsRefusedBeforeItIsRead) {
   DenseBatch batch = noise_batch(rnnt(position(0)), 1, 2, 1, 3);
-  LossRequest request = batch.request();
-  request.frame_lengths.device.type = DeviceType::cuda;
-  EXPECT_TRUE(
-      throws([&] { run_reference(request, {}); }, "^test: the reference reads host memory"));
+  batch.start_scores.assign(2, 0.0);
+  const LossRequest request = batch.request();
+  TensorRef on_device = contiguous_ref(nullptr, DType::float64, {1, 2, 2, 3});
+  on_device.device.type = DeviceType::cuda;
+  const auto expect_refused = [](const LossRequest& r, const LossResult& result) {
+    EXPECT_TRUE(
+        throws([&] { run_reference(r, result); }, "^test: the reference reads host memory"));
+  };
+  LossRequest changed = request;
+  changed.frame_lengths.device = on_device.device;
+  expect_refused(changed, {});
+  changed = request;
+  changed.start_scores.device = on_device.device;
+  expect_refused(changed, {});
+  changed = request;
+  changed.source = DenseSource{on_device};
+  expect_refused(changed, {});
+  LossResult result;
+  result.logits_gradient = on_device;
+  expect_refused(request, result);
 }
 
 /// Rows that sum to 0 say that alpha, beta and the cost still agree after 1,900 steps.
