@@ -29,6 +29,7 @@ _JOINT = {
 }
 _COMMON = {"targets": ("B", "U"), "logit_lengths": ("B",), "target_lengths": ("B",)}
 _OPTIONAL = ("arc_scores", "start_scores", "final_scores", "band")
+_OPTIONAL_RANKS = {"start_scores": 2, "final_scores": 2, "band": 3}
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32")
 
@@ -95,21 +96,27 @@ def read_batch(path: str | os.PathLike[str]) -> Batch:
     ModuleNotFoundError
         If ``safetensors`` is not installed.
     """
-    tensors = _read_tensors(Path(path))
+    tensors, names = _read_tensors(Path(path))
     if "encoder_lengths" in tensors:
-        tensors.setdefault("logit_lengths", tensors["encoder_lengths"])
-    return _make_batch(str(path), tensors)
+        lengths = tensors.setdefault("logit_lengths", tensors["encoder_lengths"])
+        if not np.array_equal(lengths, tensors["encoder_lengths"]):
+            raise BatchFileError(
+                f"{path}: logit_lengths and encoder_lengths differ; they are two names for the same lengths, "
+                "so keep one"
+            )
+    return _make_batch(str(path), tensors, names)
 
 
 def write_batch(path: str | os.PathLike[str], tensors: Mapping[str, Array]) -> None:
     """Write arrays as a batch file, after the checks that :func:`read_batch` makes."""
     from safetensors.numpy import save_file
 
-    _make_batch(str(path), dict(tensors))
+    _make_batch(str(path), dict(tensors), list(tensors))
     save_file({name: np.ascontiguousarray(a) for name, a in tensors.items()}, os.fspath(path))
 
 
-def _read_tensors(path: Path) -> dict[str, Array]:
+def _read_tensors(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """Read the tensors that a batch can have, and the names of all that are there."""
     try:
         import safetensors
     except ModuleNotFoundError as error:
@@ -140,7 +147,7 @@ def _read_tensors(path: Path) -> dict[str, Array]:
         raise BatchFileError(f"{path}: cannot be read ({_one_line(error)})") from error
     if not tensors:
         raise BatchFileError(f"{path}: none of the expected tensors is there. {_found(found)}")
-    return tensors
+    return tensors, found
 
 
 def _read_tensor(file: Any, name: str, path: Path) -> Array:
@@ -156,9 +163,16 @@ def _read_tensor(file: Any, name: str, path: Path) -> Array:
         raise BatchFileError(
             f"{path}: {name} has dtype {dtype}, which NumPy lacks here: pip install ml_dtypes"
         ) from error
+    except BaseException as error:
+        # The library panics, outside Exception, when the tensor does not fit into memory.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise BatchFileError(
+            f"{path}: {name} cannot be loaded ({_one_line(error)}); does it fit into memory?"
+        ) from None
 
 
-def _make_batch(path: str, tensors: dict[str, Array]) -> Batch:
+def _make_batch(path: str, tensors: dict[str, Array], names: list[str]) -> Batch:
     joint_given = [name for name in _JOINT if name in tensors]
     if "logits" in tensors and joint_given:
         raise BatchFileError(
@@ -168,10 +182,17 @@ def _make_batch(path: str, tensors: dict[str, Array]) -> Batch:
     missing = [name for name in (*source, *_COMMON) if name not in tensors]
     if missing:
         either = " (or encoder, predictor, weight and bias)" if "logits" in missing else ""
-        raise BatchFileError(f"{path}: {', '.join(missing)}{either} missing. {_found(list(tensors))}")
+        raise BatchFileError(f"{path}: {', '.join(missing)}{either} missing. {_found(names)}")
     sizes: dict[str, tuple[str, int]] = {}
     for name, axes in {**source, **_COMMON}.items():
         _check(path, name, tensors[name], axes, sizes, integers=name in _COMMON)
+    for name, rank in _OPTIONAL_RANKS.items():
+        batch = tensors["targets"].shape[0]
+        if name in tensors and (tensors[name].ndim != rank or tensors[name].shape[0] != batch):
+            raise BatchFileError(
+                f"{path}: {name} has shape {list(tensors[name].shape)}, expected {rank} axes of which the "
+                f"first is B = {batch}, as in targets"
+            )
     return Batch(
         source={name: tensors[name] for name in source},
         targets=tensors["targets"],

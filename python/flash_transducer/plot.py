@@ -321,5 +321,5 @@ def _finish_curves(axes: Any, end: float, frame_seconds: float | None, *, legend
 def _title(lattice: Lattice, utterance: int) -> str:
     frames, labels = lattice_size(lattice, utterance)
     cost = float(lattice.cost[utterance])
-    shown = f"cost {cost:.2f} nats" if np.isfinite(cost) else "no path"
+    shown = f"cost {cost:.2f} nats" if np.isfinite(cost) else "cost NaN" if np.isnan(cost) else "no path"
     return f"{lattice.variant.name}: T = {frames}, U = {labels}, {shown}"

@@ -211,3 +211,63 @@ def test_a_file_of_other_tensors_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(BatchFileError, match=re.escape(r"Found: model.\nweight.")) as caught:
         read_batch(tmp_path / "b.safetensors")
     assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_name_is_among_those_found(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    tensors = dense_tensors()
+    tensors["target"] = tensors.pop("targets")
+    save_file(tensors, tmp_path / "batch.safetensors")
+    with pytest.raises(BatchFileError, match=r"targets missing\. Found: .*\btarget\b"):
+        read_batch(tmp_path / "batch.safetensors")
+
+
+def test_two_names_for_the_lengths_must_agree(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    lengths = dense_tensors()["logit_lengths"]
+    save_file(dense_tensors() | {"encoder_lengths": lengths}, tmp_path / "same.safetensors")
+    assert read_batch(tmp_path / "same.safetensors").num_utterances == 2
+    save_file(dense_tensors() | {"encoder_lengths": lengths - 1}, tmp_path / "other.safetensors")
+    with pytest.raises(BatchFileError, match="logit_lengths and encoder_lengths differ"):
+        read_batch(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("start_scores", ()), ("start_scores", (4,)), ("final_scores", (3, 5)), ("band", (2, 4))],
+)
+def test_optional_tensors_have_a_row_for_each_utterance(tmp_path: Path, name: str, shape: Any) -> None:
+    with pytest.raises(
+        BatchFileError, match=rf"{name} has shape .*, expected \d axes of which the first is B"
+    ):
+        write_batch(tmp_path / "batch.safetensors", dense_tensors() | {name: np.zeros(shape, np.float32)})
+
+
+def test_a_tensor_larger_than_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors
+
+    class PanicException(BaseException):
+        """What the library raises, outside Exception, when an allocation fails."""
+
+    class File:
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+        def keys(self) -> list[str]:
+            return ["logits"]
+
+        def get_slice(self, _: str) -> Any:
+            return type("Slice", (), {"get_dtype": lambda _: "F32"})()
+
+        def get_tensor(self, _: str) -> Any:
+            raise PanicException("out of memory")
+
+    (tmp_path / "batch.safetensors").write_bytes(b"")
+    monkeypatch.setattr(safetensors, "safe_open", lambda *_, **__: File())
+    with pytest.raises(BatchFileError, match=r"logits cannot be loaded \(out of memory\)"):
+        read_batch(tmp_path / "batch.safetensors")
