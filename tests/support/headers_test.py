@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = shlex.split(os.environ.get("TX_COMPILER", "c++"))
 HEADERS = [file.as_posix() for file in sources(ROOT) if file.suffix == ".hpp"]
 FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++"]
+# As the bindings are built: pybind11's own types are hidden.
+FLAGS += ["-fvisibility=hidden"]
 FLAGS += ["-Wno-missing-field-initializers"]  # as in meson.build
 FOLDERS = ["-I", str(ROOT)]
 FOLDERS += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]

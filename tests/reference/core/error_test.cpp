@@ -28,7 +28,8 @@ TEST(Error, CheckThrowsOnlyIfTheConditionFails) {
 struct CountsPrints {
   int* count;
 
-  operator std::string_view() const {  // NOLINT(google-explicit-constructor): as messages convert it
+  operator std::string_view()
+      const {  // NOLINT(google-explicit-constructor): as messages convert it
     ++*count;
     return "";
   }
