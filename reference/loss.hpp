@@ -2,8 +2,8 @@
 //
 // The reference layer's entry: scores, lattice and gradient in order, one utterance at a time, in
 // double precision (docs/math.md). Reads float64, float32, bfloat16 and float16; each output is
-// rounded once to its own type. Sequential, never skips a node. Work: B * T * (U+1) * (K + A) for
-// dense logits, times H for joint inputs.
+// rounded once to its own type. Sequential, never skips a node. Work:
+// B * T * (U+1) * (K G + A) for dense logits, and K H more per node for joint inputs.
 //
 // What is computed is what `result` names: costs, gradients, lattice quantities, in any
 // combination.

@@ -136,7 +136,7 @@ def _enumerated(variant: Variant, drawn: _Lattice) -> tuple[float, npt.NDArray[n
     return -float(total), posterior
 
 
-def _surrogate_scales(variant: Variant) -> Variant:
+def _without_gradient_scales(variant: Variant) -> Variant:
     """The variant with every gradient scale 1: its gradient is that of the cost itself."""
     arcs = tuple(
         replace(arc, columns=tuple(replace(c, grad_scale=1.0) for c in arc.columns)) for arc in variant.arcs
@@ -215,7 +215,7 @@ def check(variant: Variant, *, lattices: int = 40, seed: int = 0, backend: str |
     gradient = Measure("gradient against finite differences", 1e-6)
     batched = Measure("the same cost alone and in a batch", 0.0)
     report = Report(variant, name, lattices, measures=[cost, posterior, cut, gradient, infeasible, batched])
-    plain = _surrogate_scales(variant)
+    plain = _without_gradient_scales(variant)
     vocabularies = _vocabularies(variant)
     for _ in range(lattices):
         drawn = _draw(variant, vocabularies, random)

@@ -6,7 +6,7 @@
 //   ft.loss: logits has shape [4, 10, 5, 30], expected [4, 10, 6, 30] because targets has U = 5
 //   columns and the joint needs U + 1. Did the prediction network get its start symbol?
 //
-// Cases that depend on the data alone (no path, a label of length 0) have defined values, not
+// Cases that depend on the data alone (no path, a target of length 0) have defined values, not
 // errors.
 #pragma once
 

@@ -3,9 +3,8 @@
 // Arithmetic on logarithms of non-negative numbers; log 0 is -infinity.
 //
 //   log_add(a, b)      = log(e^a + e^b)
-//   OnlineLogSumExp    = log of a sum of e^x over a stream of x, one pass, no overflow: it keeps
-//   the
-//                        running maximum m and s = sum e^(x - m)  (docs/math.md#log-arithmetic)
+//   OnlineLogSumExp    log of a sum of e^x over a stream of x, one pass, no overflow; keeps the
+//                      running maximum m and s = sum e^(x - m)  (docs/math.md#log-arithmetic)
 //
 // NaN is kept. Host and device.
 #pragma once

@@ -13,7 +13,7 @@ namespace {
 
 using Extents = std::initializer_list<std::int64_t>;
 
-/// Letters for the axes of an expected shape: "[B, T, U + 1, K]".
+/// An expected shape in numbers: "[4, 10, 6, 30]".
 std::string numbers(Extents extents) {
   std::string text = "[";
   for (std::int64_t extent : extents) text += (text.size() > 1 ? ", " : "") + concat(extent);

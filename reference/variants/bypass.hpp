@@ -3,8 +3,8 @@
 // Bypass transducer: RNN-T for transcripts with words that were not said. Bataev 2025,
 // arXiv 2504.06963. A label may be passed over by a skip token, scored by `mode` (skip_arcs.hpp).
 //
-//   blank (1, 0): log p(blank)      label (0, 1): log p(next label)      skip token (0, 1): penalty
-//   + score
+//   blank (1, 0): log p(blank)      label (0, 1): log p(next label)
+//   skip token (0, 1): penalty + score
 #pragma once
 
 #include <string_view>

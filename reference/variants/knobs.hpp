@@ -2,12 +2,12 @@
 //
 // The three knobs that every named variant takes, as functions from a table to a table.
 //
-//   fastemit       the derivative of log p(next label) is multiplied by 1 + lambda; the cost is
-//   unchanged
-//                  (Yu et al. 2020, arXiv 2010.11148)
-//   delay_penalty  + lambda ((T-1)/2 - t) on every arc that emits (Kang et al. 2022, arXiv
-//   2211.00490) sigma          - sigma once on every arc that scores a symbol (Xu et al. 2023,
-//   arXiv 2304.06795, eq. 16)
+//   fastemit       the derivative of log p(next label) is multiplied by 1 + lambda; the cost
+//                  stays (Yu et al. 2020, arXiv 2010.11148)
+//   delay_penalty  + lambda ((T-1)/2 - t) on every arc that emits
+//                  (Kang et al. 2022, arXiv 2211.00490)
+//   sigma          - sigma once on every arc that scores a symbol
+//                  (Xu et al. 2023, arXiv 2304.06795, eq. 16)
 #pragma once
 
 #include "reference/core/variant_table.hpp"

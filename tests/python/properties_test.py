@@ -180,7 +180,7 @@ def test_posteriors_of_each_cut_add_to_one(data):
 @cases()
 def test_gradient_against_finite_differences(data):
     variant, batch, options = draw_call(data)
-    plain = ft.checking._surrogate_scales(variant)
+    plain = ft.checking._without_gradient_scales(variant)
     scores = draw_scores(data, variant, batch)
     options = {
         "from_log_probs": options["from_log_probs"],
