@@ -60,7 +60,8 @@ TEST(Loss, OneFrameIsAProduct) {
   double expected = 0.0;
   for (int u = 0; u <= 3; ++u) {
     double z = 0.0;
-    for (int k = 0; k < 4; ++k) z += std::exp(batch.logits[static_cast<std::size_t>(u * 4 + k)]);
+    for (int k = 0; k < 4; ++k)
+      z += std::exp(batch.logits[static_cast<std::size_t>(u) * 4 + static_cast<std::size_t>(k)]);
     const std::int64_t read = u < 3 ? batch.targets[static_cast<std::size_t>(u)] : 0;
     expected += std::log(z) - batch.logits[static_cast<std::size_t>(u * 4 + read)];
   }

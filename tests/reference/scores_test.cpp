@@ -152,8 +152,8 @@ TEST(Scores, BackwardChecksTheShapeOfWhatComesIn) {
 /// -inf weights that the caller made forbid an arc; NaN on no path is not read.
 TEST(Scores, ArcWeightsOfTheCallerMayForbidArcs) {
   std::vector<double> weights(2 * 2 * 2);  // T = 2, U = 1, arcs blank and label
-  const auto at = [&](int t, int u, int a) -> double& {
-    return weights[static_cast<std::size_t>((t * 2 + u) * 2 + a)];
+  const auto at = [&](std::size_t t, std::size_t u, std::size_t a) -> double& {
+    return weights[(t * 2 + u) * 2 + a];
   };
   at(0, 0, 0) = std::log(0.5);  // blank
   at(0, 0, 1) = -kInf;          // no label at t = 0

@@ -53,7 +53,8 @@ class FeatureCounts {
       line << (line.tellp() > 0 ? ", " : "") << feature << " " << share(feature) << " %";
     }
     // GoogleTest writes to the same stream; a line of its own keeps `note: ` in front.
-    std::cout << "note: " << batches_ << " batches of " << what << ": " << line.str() << std::endl;
+    std::cout << "note: " << batches_ << " batches of " << what << ": " << line.str() << '\n'
+              << std::flush;
   }
 
   void expect_each_above(double percent) const {

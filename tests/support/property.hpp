@@ -21,7 +21,7 @@ namespace transducer::testing {
 
 inline int num_cases() {
   const char* text = std::getenv("TX_CASES");
-  return text != nullptr ? std::atoi(text) : 200;
+  return text != nullptr ? std::stoi(text) : 200;
 }
 
 template <class T>
@@ -33,6 +33,7 @@ void show_numbers(std::ostream& out, const char* name, const std::vector<T>& val
 }
 
 /// RapidCheck prints counterexamples through this.
+// NOLINTNEXTLINE(readability-identifier-naming): the name is RapidCheck's
 inline void showValue(const DenseBatch& batch, std::ostream& out) {
   const VariantTable& v = batch.variant;
   out << "\nB " << batch.B << " T " << batch.T << " U " << batch.U << " K " << batch.K
