@@ -73,7 +73,8 @@ void add_group_occupancy(const VariantTable& table, const Arc& arc, double gamma
 void add_expectations(const VariantTable& table, const Utterance& utterance,
                       Inspection& inspection) {
   const double start = utterance.poisoned ? kNaN : 0.0;
-  inspection.expected_frames.assign(static_cast<std::size_t>(utterance.labels), start);
+  const double no_path = utterance.feasible ? start : kNaN;
+  inspection.expected_frames.assign(static_cast<std::size_t>(utterance.labels), no_path);
   inspection.arc_counts.assign(static_cast<std::size_t>(table.num_arcs), start);
   inspection.group_occupancy.assign(
       static_cast<std::size_t>(utterance.frames * (utterance.labels + 1) * table.num_groups),

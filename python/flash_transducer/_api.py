@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from flash_transducer import _named as named
@@ -215,6 +216,8 @@ def value_and_grad(
         workspace_limit=workspace_limit, validate=validate,
     )  # fmt: skip
     names = wrt_names(wrt, caller)
+    if not isinstance(inplace_grad, (bool, np.bool_)):
+        raise TypeError(f"{caller}: inplace_grad is {inplace_grad!r}, expected True or False")
     gradients = tuple(
         call.add_gradient(name, in_place=logits if inplace_grad and name == "logits" else None)
         for name in names

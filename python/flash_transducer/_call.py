@@ -59,7 +59,13 @@ class Call:
         self.caller = caller
         self.variant = variant
         self.backend = DEFAULT_BACKEND if backend is None else backend
+        if not isinstance(self.backend, str):
+            raise TypeError(f"{caller}: backend is {backend!r}, expected a name such as 'reference'")
         shown = {"frame_lengths": _frame_lengths_name(inputs)}
+        # Another thread may write to small arrays that a data loader reuses: take them as they are now.
+        for name in ("targets", "frame_lengths", "target_lengths"):
+            if isinstance(inputs.get(name), np.ndarray):
+                inputs[name] = inputs[name].copy()
         for name in _REQUIRED:
             if name in inputs and inputs[name] is None:
                 raise TypeError(f"{caller}: {shown.get(name, name)} is None, expected an array")
@@ -156,9 +162,15 @@ _FLAGS = ("zero_infinity", "from_log_probs", "validate")
 def _checked_option(caller: str, name: str, value: Any) -> Any:
     """The option as a type that the compiled library takes."""
     if name in _REALS:
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):
             raise TypeError(f"{caller}: {name} is {value!r}, expected a number")
-        return float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{caller}: {name} is {value!r}, expected a number ({error})") from None
+        if name == "skip_mass" and not 0 <= number < float("inf"):
+            raise ValueError(f"{caller}: skip_mass is {number}, expected 0 or more")
+        return number
     if name in _FLAGS:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(f"{caller}: {name} is {value!r}, expected True or False")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from flash_transducer._api import RNNT
@@ -48,7 +49,7 @@ def _joint_call(caller: str, values: dict[str, Any]) -> Call:
         "utterance_ids": values["utterance_ids"],
         **{name: values.get(name) for name in _EXTRA_INPUTS},
     }
-    if values["dropout"] and values["seed"] is None:
+    if np.ndim(values["dropout"]) == 0 and values["dropout"] and values["seed"] is None:
         raise ValueError(
             f"{caller}: dropout is {values['dropout']} and seed is None, expected a seed: the dropout "
             "mask is drawn from it, so that every backend and every shard draws the same"

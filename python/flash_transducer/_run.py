@@ -63,6 +63,8 @@ def check_ignored(caller: str, options: dict[str, Any]) -> None:
     for name in options:
         if name not in ("zero_infinity", "semiring"):
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+    if options.get("semiring", "max") not in ("log", "max"):
+        raise ValueError(f"{caller}: semiring is {options['semiring']!r}, expected one of 'log', 'max'")
 
 
 def run_align(call: Call, targets: Any) -> list[Alignment]:

@@ -193,6 +193,12 @@ def _make_batch(path: str, tensors: dict[str, Array], names: list[str]) -> Batch
                 f"{path}: {name} has shape {list(tensors[name].shape)}, expected {rank} axes of which the "
                 f"first is B = {batch}, as in targets"
             )
+    scores = tensors.get("arc_scores")
+    if scores is not None and scores.ndim == 4 and scores.shape[0] not in (1, tensors["targets"].shape[0]):
+        raise BatchFileError(
+            f"{path}: arc_scores has shape {list(scores.shape)}, expected a first axis of 1 or of B = "
+            f"{tensors['targets'].shape[0]}, as in targets"
+        )
     return Batch(
         source={name: tensors[name] for name in source},
         targets=tensors["targets"],

@@ -141,7 +141,7 @@ def _without_gradient_scales(variant: Variant) -> Variant:
     arcs = tuple(
         replace(arc, columns=tuple(replace(c, grad_scale=1.0) for c in arc.columns)) for arc in variant.arcs
     )
-    return replace(variant, arcs=arcs, call="")
+    return replace(variant, arcs=arcs)
 
 
 def _difference_quotient(

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# More frames than any utterance has; two of them still fit into 64 bits.
+_LONGEST = 2**60
+
 
 def _vector(value: Any, name: str, function: str) -> npt.NDArray[np.int64]:
     array = np.asarray(value)
@@ -69,10 +72,17 @@ def alignment_restricted(
             f"ft.masks.alignment_restricted: word_ends has shape {list(ends.shape)} and dtype "
             f"{ends.dtype}, expected [B, U + 1] integers"
         )
+    if not all(isinstance(frames, (int, np.integer)) for frames in (left, right)):
+        raise TypeError(
+            f"ft.masks.alignment_restricted: left is {left!r} and right is {right!r}, expected integers"
+        )
     if left < 0 or right < 0:
         raise ValueError(
             f"ft.masks.alignment_restricted: left is {left} and right is {right}, expected 0 or more"
         )
+    # In 64 bits, and no buffer wider than any utterance: sums below cannot wrap around.
+    ends = np.clip(ends.astype(np.int64), -_LONGEST, _LONGEST)
+    left, right = min(int(left), _LONGEST), min(int(right), _LONGEST)
     frames = _vector(logit_lengths, "logit_lengths", "alignment_restricted")
     labels = _vector(target_lengths, "target_lengths", "alignment_restricted")
     if len(frames) != len(ends) or len(labels) != len(ends):
@@ -126,6 +136,8 @@ def diagonal_band(logit_lengths: Any, target_lengths: Any, width: int) -> npt.ND
     >>> ft.masks.diagonal_band([4], [2], width=1)[0].tolist()
     [[0, 1], [0, 2], [0, 2], [0, 2]]
     """
+    if not isinstance(width, (int, np.integer)):
+        raise TypeError(f"ft.masks.diagonal_band: width is {width!r}, expected an integer")
     if width < 0:
         raise ValueError(f"ft.masks.diagonal_band: width is {width}, expected 0 or more")
     frames = _vector(logit_lengths, "logit_lengths", "diagonal_band")

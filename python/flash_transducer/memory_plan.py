@@ -75,9 +75,13 @@ def make_plan(
     workspace_limit: int | None,
 ) -> Plan:
     """Ask a backend for its plan."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 0:
-            raise ValueError(f"ft.plan: {name} is {size!r}, expected an integer of 0 or more")
+    if not isinstance(variant, Variant):
+        raise TypeError(f"ft.plan: variant is {variant!r}, expected an ft.Variant such as ft.rnnt()")
+    numbers = {**sizes, **({} if workspace_limit is None else {"workspace_limit": workspace_limit})}
+    for name, size in numbers.items():
+        if isinstance(size, bool) or not hasattr(size, "__index__") or not 0 <= size.__index__() < 2**63:
+            raise ValueError(f"ft.plan: {name} is {size!r}, expected an integer from 0 to 2^63 - 1")
+    sizes = {name: size.__index__() for name, size in sizes.items()}
     name = DEFAULT_BACKEND if backend is None else backend
     options = {} if workspace_limit is None else {"workspace_limit": workspace_limit}
     try:

@@ -7,10 +7,13 @@ columns name, plus a constant and ``frame_bonus * ((T - 1) / 2 - t)`` (docs/math
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from flash_transducer import _core
 
@@ -103,7 +106,16 @@ def _position(value: int | Position, what: str) -> int | Position:
 
 def _groups(value: Any, what: str) -> tuple[int, ...]:
     items = (value,) if hasattr(value, "__index__") else value
-    return tuple(sorted(_integer(item, what) for item in items))
+    groups = tuple(sorted(_integer(item, what) for item in items))
+    if len(set(groups)) < len(groups):
+        raise ValueError(f"{what} is {groups}, expected each group once: its normaliser counts once")
+    return groups
+
+
+def _flag(value: Any, what: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{what} is {value!r}, expected True or False")
+    return bool(value)
 
 
 @dataclass(frozen=True)
@@ -224,7 +236,7 @@ class Arc:
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "constant", constant)
         object.__setattr__(self, "frame_bonus", float(self.frame_bonus))
-        object.__setattr__(self, "may_finish", bool(self.may_finish))
+        object.__setattr__(self, "may_finish", _flag(self.may_finish, "Arc: may_finish"))
         object.__setattr__(self, "kind", kind)
 
     @property
@@ -283,7 +295,7 @@ class Group:
         object.__setattr__(self, "begin", _position(self.begin, "Group: begin"))
         object.__setattr__(self, "end", _position(self.end, "Group: end"))
         object.__setattr__(self, "exclude", tuple(fixed + label))
-        object.__setattr__(self, "clamp", bool(self.clamp))
+        object.__setattr__(self, "clamp", _flag(self.clamp, "Group: clamp"))
 
     def __repr__(self) -> str:
         parts = [repr(self.begin), repr(self.end)]
@@ -336,7 +348,7 @@ class Variant:
     groups: tuple[Group, ...] = ()
     heads: int = 0
     # How a named variant was made, for printing; two equal tables are equal however they were made.
-    call: str = field(default="", compare=False, repr=False, kw_only=True)
+    call: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         _word(self.name, "Variant: name")
@@ -371,8 +383,9 @@ class Variant:
             data = json.loads(text)
             if data["format"] != _JSON_FORMAT:
                 raise ValueError(f"its format is {data['format']!r}, expected {_JSON_FORMAT}")
-            return from_spec(data, call=str(data.get("call", "")))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            variant = from_spec(data)
+            return _named_alike(data.get("call"), variant) or variant
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"Variant.from_json: not the JSON of a variant: {error}") from error
 
     def __repr__(self) -> str:
@@ -478,7 +491,7 @@ def from_spec(spec: dict[str, Any], *, call: str = "") -> Variant:
         exclude = []
         if group["excluded"] is not None:
             exclude.append(Column("fixed", position=position(group["excluded"])))
-        if group["exclude_label"]:
+        if _flag(group["exclude_label"], "exclude_label"):
             exclude.append(Column("label"))
         groups.append(
             Group(
@@ -489,4 +502,24 @@ def from_spec(spec: dict[str, Any], *, call: str = "") -> Variant:
                 clamp=group["clamp"],
             )
         )
-    return Variant(spec["name"], tuple(arcs), tuple(groups), spec["heads"], call=call)
+    variant = Variant(spec["name"], tuple(arcs), tuple(groups), spec["heads"])
+    object.__setattr__(variant, "call", call)
+    return variant
+
+
+def _named_alike(call: Any, variant: Variant) -> Variant | None:
+    """The named variant that `call` makes, if it makes this very variant: only then is it a true name."""
+    from flash_transducer import _named
+
+    try:
+        node = ast.parse(call, mode="eval").body
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return None
+        if node.func.attr not in _named.__all__:
+            return None
+        arguments = [ast.literal_eval(argument) for argument in node.args]
+        keywords = {str(item.arg): ast.literal_eval(item.value) for item in node.keywords}
+        named: Variant = getattr(_named, node.func.attr)(*arguments, **keywords)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    return named if named == variant else None

@@ -182,6 +182,8 @@ void check_joint(const Checker& checker, const JointSource& source, const LossRe
   const std::string encoder_shape = concat("encoder has shape ", source.encoder.shape_string());
   checker.shape(source.predictor, "predictor", {batch, labels + 1, hidden}, encoder_shape);
   checker.shape(source.weight, "weight", {columns, hidden}, encoder_shape);
+  check(hidden >= 1, checker.caller(), ": encoder has shape ", source.encoder.shape_string(),
+        ", expected at least one unit on the last axis, the joint width H");
   check(columns >= 1, checker.caller(), ": weight has shape ", source.weight.shape_string(),
         ", expected at least one row");
   if (source.bias.defined()) {
