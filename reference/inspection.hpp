@@ -35,7 +35,7 @@ struct Inspection {
   BestPath best_path;
   double cost = 0.0;
   double entropy = 0.0;                 ///< of the distribution over paths, in nats
-  std::vector<double> expected_frames;  // [U] mean source frame of the arc that emits each label; NaN without a path
+  std::vector<double> expected_frames;  // [U] mean frame of each emission; NaN without a path
   std::vector<double> arc_counts;       // [A] expected number of times each arc is taken
   std::vector<double> group_occupancy;  // [T, U+1, G] - sum over columns of s c_g gamma
 };
