@@ -26,10 +26,11 @@ from flash_transducer._joint import (
     joint_value_and_grad,
 )
 from flash_transducer._named import *  # noqa: F403  the list of named variants decides
+from flash_transducer.arcs import Arc, Column, Group, V, log_v1
 from flash_transducer.checking import CheckFailed, check
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.memory_plan import Plan
-from flash_transducer.variants import Arc, Column, Group, V, Variant, log_v1
+from flash_transducer.variants import Variant
 
 __all__ = [
     "Alignment",

@@ -293,7 +293,7 @@ def features(variant, batch):
         "subtracted normaliser": any(column.subtract for column in columns),
         "gradient scale": any(column.grad_scale != 1.0 for column in columns),
         "constant": any(arc.constant != 0.0 for arc in variant.arcs),
-        "log(V - 1)": any(isinstance(arc.constant, ft.variants.LogV1) for arc in variant.arcs),
+        "log(V - 1)": any(isinstance(arc.constant, ft.arcs.LogV1) for arc in variant.arcs),
         "frame bonus": any(arc.frame_bonus != 0.0 for arc in variant.arcs),
         "long moves": any(arc.dt > 1 for arc in variant.arcs),
         "heads": variant.heads > 0,
