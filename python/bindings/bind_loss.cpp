@@ -6,6 +6,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#if defined(TX_HAVE_CPU)
+#include "cpu/loss.hpp"
+#endif
 #include "python/bindings/bindings.hpp"
 #include "python/bindings/request_from_python.hpp"
 #include "reference/core/validate.hpp"
@@ -22,11 +25,20 @@ struct Backend {
   void (*loss)(const LossRequest&, const LossResult&, const Options&, const Workspace&);
 };
 
+#if defined(TX_HAVE_CPU)
+constexpr const char* kBuilt = "'reference' and 'cpu'";
+#else
+constexpr const char* kBuilt = "'reference'";
+#endif
+
 Backend find_backend(const std::string& name, const std::string& caller) {
   if (name == "reference") return {reference::plan_workspace, reference::loss};
+#if defined(TX_HAVE_CPU)
+  if (name == "cpu") return {cpu::plan_workspace, cpu::loss};
+#endif
   if (name == "cpu" || name == "cuda") {
     throw NotBuilt(
-        concat(caller, ": backend '", name, "' is not part of this build, expected 'reference'"));
+        concat(caller, ": backend '", name, "' is not part of this build, which has ", kBuilt));
   }
   throw InvalidArgument(
       concat(caller, ": backend is '", name, "', expected 'reference', 'cpu' or 'cuda'"));
@@ -66,7 +78,7 @@ py::dict plan(const std::string& backend_name, const py::dict& sizes, const py::
   shape.columns = py::cast<std::int64_t>(sizes["columns"]);
   shape.hidden = py::cast<std::int64_t>(sizes["hidden"]);
   shape.max_rows = py::cast<std::int64_t>(sizes["max_rows"]);
-  const VariantTable& variant = py::cast<const VariantTable&>(sizes["variant"]);
+  const auto variant = py::cast<VariantTable>(sizes["variant"]);
   shape.arcs = variant.num_arcs;
   shape.groups = variant.num_groups;
   const std::string dtype = py::str(sizes["dtype"]);
@@ -96,7 +108,13 @@ void bind_loss(py::module_& module) {
   module.def("evaluate", &evaluate, py::arg("caller"), py::arg("backend"), py::arg("variant"),
              py::arg("inputs"), py::arg("outputs"), py::arg("options"));
   module.def("plan", &plan, py::arg("backend"), py::arg("sizes"), py::arg("options"));
+#if defined(TX_HAVE_CPU)
+  module.attr("backends") = py::make_tuple("reference", "cpu");
+  module.def("instruction_set", &cpu::instruction_set);
+#else
   module.attr("backends") = py::make_tuple("reference");
+  module.def("instruction_set", [] { return "none"; });
+#endif
 }
 
 }  // namespace transducer::python

@@ -160,6 +160,15 @@ void check_dense(const Checker& checker, const DenseSource& source, const LossRe
            .dtype = logits.dtype};
 }
 
+/// float64 if any input is, else the encoder's type.
+DType joint_dtype(const JointSource& source) {
+  for (const TensorRef* tensor :
+       {&source.encoder, &source.predictor, &source.weight, &source.bias}) {
+    if (tensor->defined() && tensor->dtype == DType::float64) return DType::float64;
+  }
+  return source.encoder.dtype;
+}
+
 void check_joint(const Checker& checker, const JointSource& source, const LossRequest& request,
                  LossShape& shape) {
   checker.rank(source.encoder, "encoder", 3, "[B, T, H]");
@@ -208,7 +217,7 @@ void check_joint(const Checker& checker, const JointSource& source, const LossRe
            .labels = labels,
            .columns = columns,
            .hidden = hidden,
-           .dtype = source.encoder.dtype};
+           .dtype = joint_dtype(source)};
 }
 
 void check_arc_weights(const Checker& checker, const ArcWeightSource& source,
