@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Properties of every variant, named or typed at random; TX_CASES sets how many examples are drawn."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -363,6 +364,7 @@ def test_threads_at_once_give_the_same_bits():
     assert not wrong
 
 
+@pytest.mark.skipif(os.environ.get("TX_SANITIZE", "none") != "none", reason="sanitizers keep freed memory")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux to read its own memory")
 def test_memory_stays_flat_over_many_calls():
     def resident():
