@@ -193,18 +193,20 @@ void load_boundary_scores(const Call& call, Utterance& utterance) {
   }
 }
 
-void lattice(const Call& call, std::span<Utterance> utterances, double* row_buffers) {
+void lattice(const Call& call, std::span<Utterance> utterances, bool wants_beta,
+             double* row_buffers) {
   call.team.for_each(static_cast<std::int64_t>(utterances.size()), [&](std::int64_t i, int) {
     if (utterances[static_cast<std::size_t>(i)].saw_poison) {
       settle_poison(call, utterances[static_cast<std::size_t>(i)]);
     }
   });
   const std::int64_t width = call.valid.shape.labels + 1;
-  const auto tasks = static_cast<std::int64_t>(utterances.size()) * 2;
+  const int sweeps = wants_beta ? 2 : 1;
+  const auto tasks = static_cast<std::int64_t>(utterances.size()) * sweeps;
   call.team.for_each(tasks, [&](std::int64_t task, int thread) {
-    Utterance& utterance = utterances[static_cast<std::size_t>(task / 2)];
+    Utterance& utterance = utterances[static_cast<std::size_t>(task / sweeps)];
     double* zeros = row_buffers + 2 * thread * width;
-    (task % 2 == 0 ? fill_alpha : fill_beta)(call, utterance, zeros, zeros + width);
+    (task % sweeps == 0 ? fill_alpha : fill_beta)(call, utterance, zeros, zeros + width);
   });
   for (Utterance& utterance : utterances) finish(call, utterance);
 }

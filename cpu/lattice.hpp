@@ -15,8 +15,10 @@ namespace transducer::cpu {
 /// Start and final scores of an utterance, -inf outside the band. Sets saw_poison.
 void load_boundary_scores(const Call& call, Utterance& utterance);
 
-/// Fills alpha, beta, cost, feasible and poisoned. `row_buffers` holds 2 (U+1) doubles per thread.
-void lattice(const Call& call, std::span<Utterance> utterances, double* row_buffers);
+/// Fills alpha, cost, feasible and poisoned, and beta if it is wanted. `row_buffers` holds 2 (U+1) doubles
+/// per thread.
+void lattice(const Call& call, std::span<Utterance> utterances, bool wants_beta,
+             double* row_buffers);
 
 /// Turns the weights of all frames into posteriors gamma, and finds skip_threshold from them.
 void posteriors(const Call& call, std::span<Utterance> utterances, double skip_mass);

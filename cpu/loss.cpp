@@ -10,9 +10,11 @@
 #include "cpu/gradient.hpp"
 #include "cpu/joint.hpp"
 #include "cpu/lattice.hpp"
+#include "cpu/saved_scores.hpp"
 #include "cpu/scores.hpp"
 #include "cpu/utterance.hpp"
 #include "cpu/wave.hpp"
+#include "reference/core/validate_on_host.hpp"
 
 namespace transducer::cpu {
 namespace {
@@ -98,26 +100,34 @@ bool wants_joint_gradient(const LossResult& result) {
          result.weight_gradient.defined() || result.bias_gradient.defined();
 }
 
-/// The three stages over one wave.
-void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& workspace,
+/// Which half of a call runs.
+enum class Pass { whole, forward, backward };
+
+/// The three stages over one wave. In a backward pass the first is a read of what the forward saved.
+void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& workspace, Pass pass,
               std::span<Utterance> wave) {
   const LossRequest& request = call.request;
   double* logit_rows = take_region<double>(plan, workspace, "logit_rows").data();
-  if (std::holds_alternative<JointSource>(request.source)) {
+  if (pass == Pass::backward) {
+    load_scores(call, take_region<double>(plan, workspace, "saved_scores"), wave);
+  } else if (std::holds_alternative<JointSource>(request.source)) {
     joint_scores(call, wave, plan, workspace);
   } else if (std::holds_alternative<DenseSource>(request.source)) {
     dense_scores(call, wave, logit_rows);
   } else {
     copy_arc_weights(call, wave);
   }
+  if (pass == Pass::forward) {
+    save_scores(call, wave, take_region<double>(plan, workspace, "saved_scores"));
+  }
   if (call.result.arc_weights.defined()) write_arc_weights(call, wave);
   for (Utterance& utterance : wave) load_boundary_scores(call, utterance);
-  lattice(call, wave, take_region<double>(plan, workspace, "lattice_rows").data());
-
   const bool taps = call.result.arc_posterior.defined() || call.result.occupancy.defined() ||
                     call.result.alpha.defined() || call.result.beta.defined() ||
                     call.result.skipped_mass.defined();
-  if (!call.valid.shape.gradient && !taps) return;
+  const bool wants_beta = call.valid.shape.gradient || taps;
+  lattice(call, wave, wants_beta, take_region<double>(plan, workspace, "lattice_rows").data());
+  if (!wants_beta) return;
   posteriors(call, wave, skip_mass_of(request, call.valid.shape));
   write_lattice_outputs(call, wave);
   if (call.result.arc_scores_gradient.defined()) {
@@ -128,22 +138,12 @@ void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& work
   if (wants_joint_gradient(call.result)) joint_gradient(call, wave, plan, workspace);
 }
 
-void check_host(const LossRequest& request) {
-  for (const TensorRef* tensor : {&request.frame_lengths, &request.target_lengths}) {
-    check(
-        tensor->device.type == DeviceType::cpu, request.caller,
-        ": the cpu backend reads host memory only, got an array on a device; copy it to the host");
-  }
-}
-
-}  // namespace
-
-void loss(const LossRequest& request, const LossResult& result, const Options& options,
-          const Workspace& workspace) {
-  check_host(request);
-  Options checked = options;
-  checked.validate = true;  // an unchecked label or length would be a stray memory access
-  const ValidRequest valid = validate(request, result, checked);
+void run(const LossRequest& request, const LossResult& result, const Options& options,
+         const Workspace& workspace, Pass pass) {
+  ValidRequest valid = validate_on_host(request, result, options, "the cpu backend");
+  valid.shape.apart = pass != Pass::whole;
+  check(pass != Pass::forward || !valid.shape.gradient, request.caller,
+        ": a gradient is asked of the forward pass, expected of the backward pass");
   const WorkspacePlan plan = plan_workspace(valid.shape, options);
   check_workspace(plan, workspace, options.workspace_limit, request.caller);
   const TapPlan taps = make_tap_plan(valid.table, request.from_log_probs);
@@ -167,7 +167,7 @@ void loss(const LossRequest& request, const LossResult& result, const Options& o
     for (std::int64_t i = 0; i < step && first + i < shape.batch; ++i) {
       wave.push_back(make_utterance(call, plan, workspace, first + i, i, scale));
     }
-    run_wave(call, plan, workspace, wave);
+    run_wave(call, plan, workspace, pass, wave);
     for (const Utterance& utterance : wave) {
       const bool zeroed = request.zero_infinity && utterance.cost == kInfinity;
       const double cost = zeroed ? 0.0 : utterance.cost;
@@ -181,6 +181,23 @@ void loss(const LossRequest& request, const LossResult& result, const Options& o
   if (result.arc_scores_gradient.defined()) {
     write_arc_scores_gradient(call, take_region<double>(plan, workspace, "arc_scores_gradient"));
   }
+}
+
+}  // namespace
+
+void loss(const LossRequest& request, const LossResult& result, const Options& options,
+          const Workspace& workspace) {
+  run(request, result, options, workspace, Pass::whole);
+}
+
+void forward(const LossRequest& request, const LossResult& result, const Options& options,
+             const Workspace& workspace) {
+  run(request, result, options, workspace, Pass::forward);
+}
+
+void backward(const LossRequest& request, const LossResult& result, const Options& options,
+              const Workspace& workspace) {
+  run(request, result, options, workspace, Pass::backward);
 }
 
 const char* instruction_set() { return kernels().instruction_set; }

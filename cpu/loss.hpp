@@ -25,6 +25,15 @@ WorkspacePlan plan_workspace(const LossShape& shape, const Options& options);
 void loss(const LossRequest& request, const LossResult& result, const Options& options,
           const Workspace& workspace);
 
+/// The two halves of `loss`, for callers that learn `request.upstream` in between; plan with
+/// `LossShape::apart`. `forward` writes costs and total, and into `workspace.saved` the arc weights and group
+/// log-sums, 8 (A + G) bytes a node. `backward` writes everything else from them, any number of times; it
+/// reads the same inputs again and changes nothing that was saved.
+void forward(const LossRequest& request, const LossResult& result, const Options& options,
+             const Workspace& workspace);
+void backward(const LossRequest& request, const LossResult& result, const Options& options,
+              const Workspace& workspace);
+
 /// The instruction set in use: "baseline", "avx2" or "avx512".
 const char* instruction_set();
 

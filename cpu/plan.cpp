@@ -61,6 +61,12 @@ WorkspacePlan plan_workspace(const LossShape& shape, const Options& options) {
   if (shape.gradient) {
     plan.book("arc_scores_gradient", "arc_scores, float64", kScratch, shape.arc_scores, kDouble);
   }
+  if (shape.apart) {
+    plan.book("saved_scores", "[B, A+G, T, U+1] float64", RegionKind::saved,
+              checked_product(checked_product(shape.batch, shape.frames * rows),
+                              shape.arcs + shape.groups),
+              kDouble);
+  }
   if (shape.hidden > 0) plan_joint(shape, static_cast<int>(threads), plan);
   return plan;
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -19,38 +18,6 @@
 #include "reference/utterance.hpp"
 
 namespace transducer::reference {
-
-/// validate(), always with labels and lengths: an unchecked one would be a stray memory access.
-/// Throws InvalidArgument for an array that is not in host memory, before anything is read.
-inline ValidRequest validate_on_host(const LossRequest& request, const LossResult& result,
-                                     Options options) {
-  const auto check_host = [&](std::initializer_list<const TensorRef*> tensors) {
-    for (const TensorRef* tensor : tensors) {
-      check(!tensor->defined() || tensor->device.type == DeviceType::cpu, request.caller,
-            ": the reference reads host memory only, got an array on a device; copy it to the "
-            "host");
-    }
-  };
-  if (const auto* dense = std::get_if<DenseSource>(&request.source)) {
-    check_host({&dense->logits});
-  } else if (const auto* joint = std::get_if<JointSource>(&request.source)) {
-    check_host({&joint->encoder, &joint->predictor, &joint->weight, &joint->bias,
-                &joint->predictor_mask, &joint->utterance_ids});
-  } else {
-    check_host({&std::get<ArcWeightSource>(request.source).arc_weights});
-  }
-  check_host({&request.targets, &request.frame_lengths, &request.target_lengths,
-              &request.arc_scores, &request.band, &request.start_scores, &request.final_scores,
-              &request.upstream});
-  check_host({&result.costs, &result.total, &result.logits_gradient, &result.encoder_gradient,
-              &result.predictor_gradient, &result.weight_gradient, &result.bias_gradient,
-              &result.arc_weights_gradient, &result.arc_scores_gradient,
-              &result.start_scores_gradient, &result.final_scores_gradient, &result.arc_weights,
-              &result.alpha, &result.beta, &result.arc_posterior, &result.occupancy,
-              &result.skipped_mass});
-  options.validate = true;
-  return validate(request, result, options);
-}
 
 /// Hands out the regions of one call.
 struct Arrays {

@@ -8,6 +8,7 @@
 
 #include "reference/arrays.hpp"
 #include "reference/core/cancel.hpp"
+#include "reference/core/validate_on_host.hpp"
 #include "reference/lattice.hpp"
 #include "reference/loss.hpp"
 #include "reference/scores.hpp"
@@ -21,7 +22,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 void for_each_utterance(const LossRequest& request, const Options& options,
                         const std::function<void(const ValidRequest&, Utterance&)>& visit) {
   const LossResult nothing;
-  const ValidRequest valid = validate_on_host(request, nothing, options);
+  const ValidRequest valid = validate_on_host(request, nothing, options, "the reference");
   const WorkspacePlan plan = plan_workspace(valid.shape, options);
   std::vector<std::byte> memory(plan.scratch_bytes() + kWorkspaceAlignment);
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());

@@ -8,7 +8,7 @@
 #include "reference/arrays.hpp"
 #include "reference/core/cancel.hpp"
 #include "reference/core/log_math.hpp"
-#include "reference/core/validate.hpp"
+#include "reference/core/validate_on_host.hpp"
 #include "reference/gradient.hpp"
 #include "reference/lattice.hpp"
 #include "reference/scores.hpp"
@@ -120,7 +120,7 @@ void write_boundary_gradients(const LossRequest& request, const LossResult& resu
 struct Call {
   Call(const LossRequest& request, const LossResult& result, const Options& options,
        const Workspace& workspace)
-      : valid(validate_on_host(request, result, options)),
+      : valid(validate_on_host(request, result, options, "the reference")),
         plan(plan_workspace(valid.shape, options)),
         arrays{valid, plan, workspace} {
     check_workspace(plan, workspace, options.workspace_limit, request.caller);

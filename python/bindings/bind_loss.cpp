@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One call of a layer, and its memory plan. Backends are chosen by name, in one place.
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include <pybind11/pybind11.h>
@@ -11,6 +13,7 @@
 #endif
 #include "python/bindings/bindings.hpp"
 #include "python/bindings/request_from_python.hpp"
+#include "python/bindings/tensor_ref_from_python.hpp"
 #include "reference/core/validate.hpp"
 #include "reference/loss.hpp"
 
@@ -19,10 +22,15 @@ namespace py = pybind11;
 namespace transducer::python {
 namespace {
 
-/// The entries of one layer.
+using Entry = void (*)(const LossRequest&, const LossResult&, const Options&, const Workspace&);
+
+/// The entries of one layer. The reference saves nothing: its backward computes all again.
 struct Backend {
   WorkspacePlan (*plan)(const LossShape&, const Options&);
-  void (*loss)(const LossRequest&, const LossResult&, const Options&, const Workspace&);
+  Entry loss;
+  Entry forward;
+  Entry backward;
+  bool saves;
 };
 
 #if defined(TX_HAVE_CPU)
@@ -32,9 +40,13 @@ constexpr const char* kBuilt = "'reference'";
 #endif
 
 Backend find_backend(const std::string& name, const std::string& caller) {
-  if (name == "reference") return {reference::plan_workspace, reference::loss};
+  if (name == "reference") {
+    return {reference::plan_workspace, reference::loss, reference::loss, reference::loss, false};
+  }
 #if defined(TX_HAVE_CPU)
-  if (name == "cpu") return {cpu::plan_workspace, cpu::loss};
+  if (name == "cpu") {
+    return {cpu::plan_workspace, cpu::loss, cpu::forward, cpu::backward, true};
+  }
 #endif
   if (name == "cpu" || name == "cuda") {
     throw NotBuilt(
@@ -42,6 +54,20 @@ Backend find_backend(const std::string& name, const std::string& caller) {
   }
   throw InvalidArgument(
       concat(caller, ": backend is '", name, "', expected 'reference', 'cpu' or 'cuda'"));
+}
+
+/// The memory of an array made by saved_layout(), as bytes.
+std::span<std::byte> bytes_of(const TensorRef& saved, const std::string& caller) {
+  std::int64_t expected = 1;
+  for (int axis = saved.rank - 1; axis >= 0; --axis) {
+    check(saved.strides[axis] == expected || saved.extents[axis] <= 1 || saved.size() == 0, caller,
+          ": the saved array is not contiguous, expected memory as forward filled it");
+    expected *= saved.extents[axis];
+  }
+  check(saved.dtype == DType::float64, caller, ": the saved array is ", dtype_name(saved.dtype),
+        ", expected float64");
+  return {static_cast<std::byte*>(saved.data),
+          static_cast<std::size_t>(saved.size()) * sizeof(double)};
 }
 
 void evaluate(const std::string& caller, const std::string& backend_name,
@@ -53,7 +79,32 @@ void evaluate(const std::string& caller, const std::string& backend_name,
   const py::gil_scoped_release release;
   const LossShape shape = shape_of(call.request, call.result);
   const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
-  backend.loss(call.request, call.result, call.options, scratch.workspace());
+  backend.loss(call.request, call.result, call.options, {.scratch = scratch.span(), .saved = {}});
+}
+
+/// One half of a call; `saved` lies in the outputs of the forward and in the inputs of the backward.
+void evaluate_half(const std::string& caller, const std::string& backend_name,
+                   const VariantTable& variant, const py::dict& inputs, const py::dict& outputs,
+                   const py::dict& options, bool is_forward) {
+  const Backend backend = find_backend(backend_name, caller);
+  CallFromPython call;
+  fill_call(caller, variant, inputs, outputs, options, call);
+  const py::dict& holder = is_forward ? outputs : inputs;
+  check(holder.contains("saved"), caller, ": no saved array was given");
+  const TensorRef saved = py::cast<const Array&>(holder["saved"]).ref;
+  const py::gil_scoped_release release;
+  LossShape shape = shape_of(call.request, call.result);
+  shape.apart = true;
+  const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
+  const Workspace workspace{.scratch = scratch.span(), .saved = bytes_of(saved, caller)};
+  (is_forward ? backend.forward : backend.backward)(call.request, call.result, call.options,
+                                                    workspace);
+}
+
+/// The planes and type of [B, planes, T, U+1] that the forward of a backend saves.
+py::tuple saved_layout(const std::string& backend_name, const VariantTable& variant) {
+  const Backend backend = find_backend(backend_name, "saved_layout");
+  return py::make_tuple(backend.saves ? variant.num_arcs + variant.num_groups : 0, "float64");
 }
 
 py::list regions_for_python(const std::vector<WorkspaceRegion>& regions) {
@@ -105,8 +156,24 @@ py::dict plan(const std::string& backend_name, const py::dict& sizes, const py::
 }  // namespace
 
 void bind_loss(py::module_& module) {
-  module.def("evaluate", &evaluate, py::arg("caller"), py::arg("backend"), py::arg("variant"),
-             py::arg("inputs"), py::arg("outputs"), py::arg("options"));
+  using Half = void (*)(const std::string&, const std::string&, const VariantTable&,
+                        const py::dict&, const py::dict&, const py::dict&);
+  const auto bind_half = [&](const char* name, Half half) {
+    module.def(name, half, py::arg("caller"), py::arg("backend"), py::arg("variant"),
+               py::arg("inputs"), py::arg("outputs"), py::arg("options"));
+  };
+  bind_half("evaluate", &evaluate);
+  bind_half("forward",
+            [](const std::string& caller, const std::string& backend, const VariantTable& variant,
+               const py::dict& inputs, const py::dict& outputs, const py::dict& options) {
+              evaluate_half(caller, backend, variant, inputs, outputs, options, true);
+            });
+  bind_half("backward",
+            [](const std::string& caller, const std::string& backend, const VariantTable& variant,
+               const py::dict& inputs, const py::dict& outputs, const py::dict& options) {
+              evaluate_half(caller, backend, variant, inputs, outputs, options, false);
+            });
+  module.def("saved_layout", &saved_layout, py::arg("backend"), py::arg("variant"));
   module.def("plan", &plan, py::arg("backend"), py::arg("sizes"), py::arg("options"));
 #if defined(TX_HAVE_CPU)
   module.attr("backends") = py::make_tuple("reference", "cpu");

@@ -95,7 +95,7 @@ void scores_backward(const std::string& caller, const VariantTable& variant, con
   const LossShape shape = shape_of(call.request, call.result);
   const ScratchMemory scratch(reference::plan_workspace(shape, call.options).scratch_bytes());
   reference::scores_backward(call.request, weights_gradient.ref, call.result, call.options,
-                             scratch.workspace());
+                             {.scratch = scratch.span(), .saved = {}});
 }
 
 /// All paths of one small utterance, as (log-weight, steps): for ft.check and teaching.

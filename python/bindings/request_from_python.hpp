@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ class ScratchMemory {
   ScratchMemory(const ScratchMemory&) = delete;
   ScratchMemory& operator=(const ScratchMemory&) = delete;
 
-  Workspace workspace() const { return {.scratch = {data_, bytes_}, .saved = {}}; }
+  std::span<std::byte> span() const { return {data_, bytes_}; }
 
  private:
   std::byte* data_;

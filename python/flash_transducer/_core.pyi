@@ -36,6 +36,23 @@ def evaluate(
     outputs: dict[str, Array],
     options: dict[str, Any],
 ) -> None: ...
+def forward(
+    caller: str,
+    backend: str,
+    variant: VariantTable,
+    inputs: dict[str, Array],
+    outputs: dict[str, Array],
+    options: dict[str, Any],
+) -> None: ...
+def backward(
+    caller: str,
+    backend: str,
+    variant: VariantTable,
+    inputs: dict[str, Array],
+    outputs: dict[str, Array],
+    options: dict[str, Any],
+) -> None: ...
+def saved_layout(backend: str, variant: VariantTable) -> tuple[int, str]: ...
 def plan(backend: str, sizes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]: ...
 def best_paths(
     caller: str, variant: VariantTable, inputs: dict[str, Array], options: dict[str, Any]

@@ -136,6 +136,7 @@ struct LossShape {
   std::int64_t arc_scores = 0;  ///< elements of arc_scores whose gradient is wanted
   DType dtype = DType::float32;
   bool gradient = true;  ///< any gradient is wanted
+  bool apart = false;    ///< forward and backward are calls of their own
 };
 
 }  // namespace transducer

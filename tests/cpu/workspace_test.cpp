@@ -71,6 +71,10 @@ class SmallCall {
   /// Every output after a run in `memory`.
   std::vector<double> run(std::span<std::byte> memory) {
     cpu::loss(request, result, options, {.scratch = memory, .saved = {}});
+    return outputs();
+  }
+
+  std::vector<double> outputs() {
     std::vector<double> all = costs_;
     for (TypedArray* array : {&logits_gradient_, &first_gradient_, &second_gradient_,
                               &weight_gradient_, &bias_gradient_}) {
@@ -78,6 +82,21 @@ class SmallCall {
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
+  }
+
+  /// The same outputs from forward and backward, the backward run twice.
+  std::vector<double> run_apart(std::span<std::byte> scratch, std::span<std::byte> saved) {
+    const LossResult gradients = result;
+    result = {.costs = gradients.costs};
+    cpu::forward(request, result, options, {.scratch = scratch, .saved = saved});
+    result = gradients;
+    result.costs = {};
+    for (int pass = 0; pass < 2; ++pass) {
+      std::fill(scratch.begin(), scratch.end(), std::byte{0xff});
+      cpu::backward(request, result, options, {.scratch = scratch, .saved = saved});
+    }
+    result = gradients;
+    return outputs();
   }
 
   LossRequest request;
@@ -127,6 +146,49 @@ TEST_P(CpuWorkspace, ExactBytesSufficeAndOldContentsDoNotMatter) {
     if (want.empty()) want = got;
     EXPECT_EQ(got, want) << "scratch filled with " << int(value);
   }
+}
+
+TEST_P(CpuWorkspace, ForwardAndBackwardApartGiveTheSameBits) {
+  const auto [joint, dtype] = GetParam();
+  SmallCall call(joint, dtype);
+  const std::size_t bytes = call.plan().scratch_bytes();
+  GuardedMemory memory(bytes, std::byte{0xff});
+  const std::vector<double> want = call.run(memory.span());
+  LossShape shape = shape_of(call.request, call.result);
+  shape.apart = true;
+  const WorkspacePlan plan = cpu::plan_workspace(shape, call.options);
+  EXPECT_EQ(plan.saved_bytes(), std::size_t{2 * 5 * 4 * 24});  // 24 bytes a node
+  GuardedMemory saved(plan.saved_bytes(), std::byte{0xff});
+  EXPECT_EQ(call.run_apart(memory.span(), saved.span()), want);
+  EXPECT_TRUE(memory.canaries_are_intact());
+  EXPECT_TRUE(saved.canaries_are_intact());
+  EXPECT_TRUE(throws([&] { call.run_apart(memory.span(), saved.span().first(64)); }, "64.*960"));
+}
+
+TEST(CpuApart, NothingIsScaledInPlaceAndGradientsWaitForTheBackward) {
+  SmallCall call(false, DType::float64);
+  GuardedMemory memory(call.plan().scratch_bytes(), std::byte{0xff});
+  GuardedMemory saved(std::size_t{2 * 5 * 4 * 24}, std::byte{0xff});
+  const std::vector<double> once = call.run_apart(memory.span(), saved.span());
+  double upstream[2] = {-2.0, 0.5};
+  call.request.reduction = Reduction::none;
+  const std::vector<double> unscaled = call.run_apart(memory.span(), saved.span());
+  call.request.upstream = {
+      .data = upstream, .dtype = DType::float64, .rank = 1, .extents = {2}, .strides = {1}};
+  const std::vector<double> scaled = call.run_apart(memory.span(), saved.span());
+  const std::size_t costs = 2, per_utterance = 5 * 4 * 9;
+  for (std::size_t i = 0; i < per_utterance; ++i) {
+    EXPECT_DOUBLE_EQ(scaled[costs + i], -2.0 * unscaled[costs + i]);
+    EXPECT_DOUBLE_EQ(scaled[costs + per_utterance + i], 0.5 * unscaled[costs + per_utterance + i]);
+    EXPECT_DOUBLE_EQ(once[costs + i],
+                     0.5 * unscaled[costs + i]);  // the default is the mean over two
+  }
+  EXPECT_TRUE(throws(
+      [&] {
+        cpu::forward(call.request, call.result, call.options,
+                     {.scratch = memory.span(), .saved = saved.span()});
+      },
+      "gradient.*forward"));
 }
 
 TEST_P(CpuWorkspace, OneByteLessIsRefused) {
