@@ -55,19 +55,20 @@ missing_packages() {
   command -v cmake >/dev/null || echo cmake
   has_header gtest/gtest.h || echo libgtest-dev
   has_header rapidcheck.h || echo librapidcheck-dev
+  has_header eigen3/Eigen/Core || echo libeigen3-dev
   python_can 'import ensurepip, venv' || [ -x "$venv/bin/python" ] || echo "$(python_package)-venv"
   python_can "$python_headers" || echo "$(python_package)-dev"
 }
 
-# RapidCheck is optional: without it the property tests are counted as skipped.
-required() { grep -v '^librapidcheck-dev$' || true; }
+# Optional: without RapidCheck the property tests are counted as skipped, without Eigen the cpu backend is left out.
+required() { grep -vE '^lib(rapidcheck|eigen3)-dev$' || true; }
 
 name_packages() {
   fail "these system packages are missing and cannot be installed from here: $(echo $1)" \
-    "  apt:   apt-get install g++ pkg-config cmake libgtest-dev librapidcheck-dev python3-venv python3-dev" \
-    "  dnf:   dnf install gcc-c++ pkgconf-pkg-config cmake gtest-devel rapidcheck-devel python3-devel" \
-    "  brew:  brew install pkgconf cmake googletest rapidcheck python" \
-    "  conda: conda install -c conda-forge cxx-compiler pkg-config cmake gtest rapidcheck python"
+    "  apt:   apt-get install g++ pkg-config cmake libgtest-dev librapidcheck-dev libeigen3-dev python3-venv python3-dev" \
+    "  dnf:   dnf install gcc-c++ pkgconf-pkg-config cmake gtest-devel rapidcheck-devel eigen3-devel python3-devel" \
+    "  brew:  brew install pkgconf cmake googletest rapidcheck eigen libomp python" \
+    "  conda: conda install -c conda-forge cxx-compiler pkg-config cmake gtest rapidcheck eigen python"
 }
 
 install_packages() {

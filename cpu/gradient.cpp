@@ -13,6 +13,16 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+/// softmax(x) = e^(x - high) * factor. Logits of magnitude 1e4 and their log-sum have few digits left after
+/// the point in float32: high is the log-sum as it rounds, and the factor makes up for the rounding.
+template <class Real>
+struct Softmax {
+  explicit Softmax(double log_sum)
+      : high(static_cast<Real>(log_sum)), factor(std::exp(static_cast<double>(high) - log_sum)) {}
+  Real high;
+  double factor;
+};
+
 /// Adds a group's share of a row: one coefficient times its softmax.
 template <class Real>
 void add_group(const Call& call, const RowGradient& row, int g, std::int64_t label, const Real* x,
@@ -25,10 +35,12 @@ void add_group(const Call& call, const RowGradient& row, int g, std::int64_t lab
     gradient[k] += static_cast<Real>(row.coefficient[g] * sigmoid);
     return;
   }
+  const Softmax<Real> softmax(row.log_sum[g]);
+  const Real scale = static_cast<Real>(row.coefficient[g] * softmax.factor);
   for_each_run(group, label, first, count, [&](std::int64_t begin, std::int64_t end) {
     row_kernels<Real>(call.kernels)
-        .add_softmax(x + (begin - first), end - begin, static_cast<Real>(row.log_sum[g]),
-                     static_cast<Real>(row.coefficient[g]), gradient + (begin - first));
+        .add_softmax(x + (begin - first), end - begin, softmax.high, scale,
+                     gradient + (begin - first));
   });
 }
 
@@ -140,9 +152,10 @@ void fill_row(const Call& call, const Utterance& utterance, const RowGradient& r
     if (row.coefficient[g] != 0.0 && covers_row(call, g, label)) stored = g;
   }
   if (stored >= 0) {
+    const Softmax<Real> softmax(row.log_sum[stored]);
     row_kernels<Real>(call.kernels)
-        .store_softmax(x, count, static_cast<Real>(row.log_sum[stored]),
-                       static_cast<Real>(row.coefficient[stored]), gradient);
+        .store_softmax(x, count, softmax.high,
+                       static_cast<Real>(row.coefficient[stored] * softmax.factor), gradient);
   } else {
     std::fill_n(gradient, count, Real(0));
   }

@@ -14,6 +14,7 @@ from flash_transducer._api import (
     loss,
     plan,
     scores,
+    skipped_mass,
     value_and_grad,
 )
 from flash_transducer._core import NotBuilt, Unsupported, __version__, backends
@@ -61,6 +62,7 @@ __all__ = [
     "masks",
     "plan",
     "scores",
+    "skipped_mass",
     "value_and_grad",
 ]
 __all__ += _named.__all__

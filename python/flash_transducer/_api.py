@@ -70,6 +70,7 @@ def loss(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> Any:
     """Transducer loss: minus the log of the summed probability of all alignments.
 
@@ -102,7 +103,8 @@ def loss(
     inplace_grad
         Of use to autograd and :func:`value_and_grad` only.
     skip_mass
-        Occupancy that an optimised backward may leave out; the reference leaves out none.
+        Share of the occupancy that the gradient may leave out, which bounds its error (docs/math.md); None
+        is 1e-7 for float32, 1e-5 for the 16-bit types and 0 for float64. The reference leaves out none.
     band
         ``[B, T, 2]`` first and last u allowed at each frame, inclusive.
     semiring
@@ -110,9 +112,11 @@ def loss(
     workspace_limit
         Most bytes of scratch memory the call may use.
     validate
-        Labels and lengths on the host are always checked by the reference.
+        Labels and lengths on the host are always checked.
     backend
-        "reference", or None for the default of host arrays.
+        "cpu", "reference" (double precision, sequential), or None for the default: "cpu" if it was built.
+    threads
+        Threads of the cpu backend; None for OMP_NUM_THREADS or the cores there are. Changes no bit.
 
     Returns
     -------
@@ -146,7 +150,7 @@ def loss(
     call.set_options(
         reduction=reduction, clamp=clamp, zero_infinity=zero_infinity,
         from_log_probs=from_log_probs, skip_mass=skip_mass, semiring=semiring,
-        workspace_limit=workspace_limit, validate=validate,
+        workspace_limit=workspace_limit, validate=validate, threads=threads,
     )  # fmt: skip
     return run_loss(call)
 
@@ -172,6 +176,7 @@ def value_and_grad(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
     wrt: Any = "logits",
 ) -> tuple[Any, Any]:
     """Loss and its gradient; arguments as :func:`loss`.
@@ -213,7 +218,7 @@ def value_and_grad(
     call.set_options(
         reduction=reduction, clamp=clamp, zero_infinity=zero_infinity,
         from_log_probs=from_log_probs, skip_mass=skip_mass, semiring=semiring,
-        workspace_limit=workspace_limit, validate=validate,
+        workspace_limit=workspace_limit, validate=validate, threads=threads,
     )  # fmt: skip
     names = wrt_names(wrt, caller)
     if not isinstance(inplace_grad, (bool, np.bool_)):
@@ -224,6 +229,51 @@ def value_and_grad(
     )
     value = run_loss(call)
     return value, gradients[0] if isinstance(wrt, str) else gradients
+
+
+def skipped_mass(
+    logits: Any,
+    targets: Any,
+    logit_lengths: Any,
+    target_lengths: Any,
+    variant: Variant = RNNT,
+    *,
+    skip_mass: float | None = None,
+    from_log_probs: bool = False,
+    arc_scores: Any = None,
+    start_scores: Any = None,
+    final_scores: Any = None,
+    band: Any = None,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> npt.NDArray[np.float64]:
+    """Occupancy that the gradient leaves out under ``skip_mass``; arguments as :func:`loss`.
+
+    No element of an utterance's gradient is wrong by more than this, times the variant's gain (2 for the
+    regular transducer), times the reduction's scale.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``[B]``, in expected visits; 0 for the reference.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import flash_transducer as ft
+    >>> logits = np.random.default_rng(0).normal(0, 4, (1, 40, 11, 5)).astype(np.float32)
+    >>> batch = logits, [[1, 2] * 5], [40], [10]
+    >>> bool(ft.skipped_mass(*batch, skip_mass=1e-3)[0] <= 1e-3 * 50)  # a path has 50 arcs
+    True
+    """
+    call = _dense_call(
+        "ft.skipped_mass", logits, targets, logit_lengths, target_lengths, variant, backend,
+        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
+    )  # fmt: skip
+    call.set_options(from_log_probs=from_log_probs, skip_mass=skip_mass, threads=threads)
+    mass = call.add_output("skipped_mass", (call.nodes[0],), np.float64)
+    call.run()
+    return mass
 
 
 def scores(
@@ -237,6 +287,7 @@ def scores(
     arc_scores: Any = None,
     band: Any = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> npt.NDArray[Any]:
     """Complete log-weights of all arcs: columns, normalisers, constants, frame bonus and arc scores.
 
@@ -260,7 +311,7 @@ def scores(
         "ft.scores", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, band=band,
     )  # fmt: skip
-    call.set_options(from_log_probs=from_log_probs)
+    call.set_options(from_log_probs=from_log_probs, threads=threads)
     return run_scores(call)
 
 
@@ -276,6 +327,7 @@ def lattice_loss(
     final_scores: Any = None,
     semiring: str = "log",
     backend: str | None = None,
+    threads: int | None = None,
 ) -> Any:
     """Loss from complete arc weights, as :func:`scores` gives them; of the variant, reads the moves only.
 
@@ -286,8 +338,8 @@ def lattice_loss(
     ----------
     arc_weights
         ``[B, T, U + 1, A]``; -inf forbids an arc.
-    logit_lengths, target_lengths, reduction, zero_infinity, start_scores, final_scores, semiring, backend
-        As :func:`loss`.
+    logit_lengths, target_lengths, reduction, zero_infinity, start_scores, final_scores, semiring
+        As :func:`loss`, and so are backend and threads.
 
     Returns
     -------
@@ -311,7 +363,7 @@ def lattice_loss(
         "final_scores": final_scores,
     }
     call = Call("ft.lattice_loss", variant, backend, inputs)
-    call.set_options(reduction=reduction, zero_infinity=zero_infinity, semiring=semiring)
+    call.set_options(reduction=reduction, zero_infinity=zero_infinity, semiring=semiring, threads=threads)
     return run_loss(call)
 
 
@@ -332,6 +384,7 @@ def lattice(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> Lattice:
     """Forward and backward log-sums, posteriors of arcs and nodes, and costs; arguments as :func:`loss`.
 
@@ -356,7 +409,7 @@ def lattice(
     )  # fmt: skip
     call.set_options(
         zero_infinity=zero_infinity, from_log_probs=from_log_probs, semiring=semiring,
-        workspace_limit=workspace_limit, validate=validate,
+        workspace_limit=workspace_limit, validate=validate, threads=threads,
     )  # fmt: skip
     return run_lattice(call, logit_lengths, target_lengths)
 
@@ -376,6 +429,7 @@ def align(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
     **ignored: Any,
 ) -> list[Alignment]:
     """Best path of each utterance, as token timestamps; arguments as :func:`lattice`.
@@ -401,7 +455,9 @@ def align(
         "ft.align", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
     )  # fmt: skip
-    call.set_options(from_log_probs=from_log_probs, workspace_limit=workspace_limit, validate=validate)
+    call.set_options(
+        from_log_probs=from_log_probs, workspace_limit=workspace_limit, validate=validate, threads=threads
+    )
     return run_align(call, targets)
 
 
@@ -429,7 +485,7 @@ def plan(
     dtype
         Storage type of the inputs.
     backend
-        None for the default of host arrays.
+        None for the default: "cpu" if it was built, else "reference".
     max_rows
         Bound on the lattice rows of the batch, for callers who know more than ``B * T * (U + 1)``.
     workspace_limit

@@ -12,7 +12,7 @@ from flash_transducer import _core
 from flash_transducer.variants import Variant
 
 # The backend for host arrays when the caller names none.
-DEFAULT_BACKEND = "reference"
+DEFAULT_BACKEND = "cpu" if "cpu" in _core.backends else "reference"
 
 # Inputs whose empty list, which NumPy takes for floats, means integers.
 _INTEGERS = ("targets", "logit_lengths", "encoder_lengths", "target_lengths", "utterance_ids", "band")
@@ -60,7 +60,7 @@ class Call:
         self.variant = variant
         self.backend = DEFAULT_BACKEND if backend is None else backend
         if not isinstance(self.backend, str):
-            raise TypeError(f"{caller}: backend is {backend!r}, expected a name such as 'reference'")
+            raise TypeError(f"{caller}: backend is {backend!r}, expected a name such as 'cpu'")
         shown = {"frame_lengths": _frame_lengths_name(inputs)}
         # Another thread may write to small arrays that a data loader reuses: take them as they are now.
         for name in ("targets", "frame_lengths", "target_lengths"):
@@ -154,7 +154,7 @@ class Call:
 _REQUIRED = (*(name for name in _SOURCES if name != "bias"), "targets", "frame_lengths", "target_lengths")
 
 # Options whose default in the signatures is None, and the types of those that are not words.
-_OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate")
+_OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate", "threads")
 _REALS = ("clamp", "dropout", "skip_mass")
 _FLAGS = ("zero_infinity", "from_log_probs", "validate")
 
@@ -175,13 +175,15 @@ def _checked_option(caller: str, name: str, value: Any) -> Any:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(f"{caller}: {name} is {value!r}, expected True or False")
         return bool(value)
-    if name in ("workspace_limit", "seed"):
+    if name in ("workspace_limit", "seed", "threads"):
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{caller}: {name} is {value!r}, expected an integer")
         value = int(value.__index__())
         if name == "seed":
             return value % 2**64
-        if not 1 <= value < 2**63:
+        if name == "threads" and not 1 <= value <= 4096:
+            raise ValueError(f"{caller}: threads is {value}, expected 1 to 4096, or None for the default")
+        if name == "workspace_limit" and not 1 <= value < 2**63:
             raise ValueError(f"{caller}: workspace_limit is {value}, expected a number of bytes, 1 or more")
     return value
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import flash_transducer as ft
 from flash_transducer import demo as demonstration
+from flash_transducer._core import instruction_set
 from flash_transducer._terminal import print_json, print_table, progress
 from flash_transducer._variant_options import example_variants, variant_from_options
 from flash_transducer.batch_file import Batch, read_batch
@@ -124,12 +125,18 @@ def check(options: Any) -> int:
         status: sum(result["status"] == status for result in results)
         for status in ("passed", "failed", "skipped")
     }
-    about = {"version": ft.__version__, "backends": list(ft.backends), "gpu_architectures": []}
+    about = {
+        "version": ft.__version__,
+        "backends": list(ft.backends),
+        "instruction_set": instruction_set(),
+        "gpu_architectures": [],
+    }
     if options.json:
         print_json(about | counts | {"checks": results})
         return 1 if failed else 0
     print(f"flash-transducer {ft.__version__}")
     print(f"backends: {', '.join(ft.backends)}")
+    print(f"instruction set of the cpu backend: {instruction_set()}")
     print("GPU architectures: none (this build has no CUDA backend)")
     rows = [(r["name"], r["status"], r["detail"]) for r in results]
     print_table(("check", "", "worst error, or why not"), rows)

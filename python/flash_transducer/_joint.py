@@ -23,6 +23,7 @@ _LOSS_OPTIONS: dict[str, Any] = {
     "semiring": "log",
     "workspace_limit": None,
     "validate": None,
+    "threads": None,
 }
 _EXTRA_INPUTS = ("arc_scores", "start_scores", "final_scores", "band")
 
@@ -95,6 +96,7 @@ def joint_loss(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> Any:
     """Transducer loss from joint inputs; the logits ``[B, T, U + 1, K]`` never exist as an array.
 
@@ -175,6 +177,7 @@ def joint_value_and_grad(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
     wrt: Any = "joint",
 ) -> tuple[Any, Any]:
     """Loss and gradients from joint inputs; arguments as :func:`joint_loss`.
@@ -240,6 +243,7 @@ def joint_scores(
     arc_scores: Any = None,
     band: Any = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> npt.NDArray[Any]:
     """Complete log-weights of all arcs ``[B, T, U + 1, A]`` from joint inputs; see :func:`scores`.
 
@@ -282,6 +286,7 @@ def joint_lattice(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
 ) -> Lattice:
     """Forward, backward, posteriors and costs from joint inputs; see :func:`lattice`.
 
@@ -324,6 +329,7 @@ def joint_align(
     workspace_limit: int | None = None,
     validate: bool | None = None,
     backend: str | None = None,
+    threads: int | None = None,
     **ignored: Any,
 ) -> list[Alignment]:
     """Best paths from joint inputs; see :func:`align`.

@@ -15,6 +15,8 @@ from batches import (
     random_batch,
 )
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 NAMED = pytest.mark.parametrize("name", VARIANTS)
 
 

@@ -2,7 +2,8 @@
 """Costs and gradients of other projects, recorded in tests/data/peer_vectors, each file with its source.
 
 In float64 every vector holds within the tolerance it states: costs relative to max(1, |cost|), gradients
-absolute. In the smaller types the expectation is the float64 result on the rounded inputs, rounded once.
+absolute. In the smaller types the expectation is the float64 result on the rounded inputs, rounded once:
+bit for bit by the reference, within 2e-5 by the cpu backend.
 """
 
 import json
@@ -13,6 +14,9 @@ import flash_transducer as ft
 import ml_dtypes
 import numpy as np
 import pytest
+from batches import assert_rounded_once
+
+pytestmark = pytest.mark.usefixtures("backend")
 
 FOLDER = Path(__file__).parent.parent / "data" / "peer_vectors"
 
@@ -247,11 +251,10 @@ def test_vector_in_float64(name):
 def test_vector_in_smaller_types(name, dtype):
     case = make_case(name)
     small = case.logits.astype(dtype)
+    case.options["skip_mass"] = 0.0
     costs, gradient = case(small)
     exact_costs, exact_gradient = case(small.astype(np.float64))
     assert costs.dtype == np.float32
     assert gradient.dtype == dtype
-    np.testing.assert_array_equal(costs, exact_costs.astype(np.float32))
-    np.testing.assert_array_equal(
-        gradient.astype(np.float64), exact_gradient.astype(dtype).astype(np.float64)
-    )
+    assert_rounded_once(costs, exact_costs)
+    assert_rounded_once(gradient, exact_gradient)

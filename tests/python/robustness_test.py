@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from flash_transducer.inspection import inspect
 
+pytestmark = pytest.mark.usefixtures("backend")
+
 BATCH = (np.zeros((1, 4, 3, 5)), np.array([[1, 2]]), [4], [2])
 
 
