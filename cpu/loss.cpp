@@ -57,6 +57,21 @@ double skip_mass_of(const LossRequest& request, const LossShape& shape) {
   }
 }
 
+/// Options with no more threads than have something to do, unless the caller says how many: waking one takes
+/// as long as reading some ten thousand logits, and far longer where other programs are busy.
+Options with_useful_threads(const LossShape& shape, Options options) {
+  if (options.threads > 0) return options;
+  constexpr double kElementsPerThread = 40e3;
+  const double nodes = static_cast<double>(shape.batch) * static_cast<double>(shape.frames) *
+                       static_cast<double>(shape.labels + 1);
+  const double elements =
+      nodes * (static_cast<double>(shape.columns) * static_cast<double>(shape.hidden + 1) +
+               16.0 * shape.arcs);
+  const int threads = thread_count(options);
+  options.threads = static_cast<int>(std::clamp(elements / kElementsPerThread, 1.0, 1.0 * threads));
+  return options;
+}
+
 /// The arrays of the `index`-th utterance of a wave, with lengths, labels and existing arcs read.
 Utterance make_utterance(const Call& call, const WorkspacePlan& plan, const Workspace& workspace,
                          std::int64_t b, std::int64_t index, double scale) {
@@ -147,7 +162,8 @@ void run(const LossRequest& request, const LossResult& result, const Options& op
   const WorkspacePlan plan = plan_workspace(valid.shape, options);
   check_workspace(plan, workspace, options.workspace_limit, request.caller);
   const TapPlan taps = make_tap_plan(valid.table, request.from_log_probs);
-  const Team team(options, request.caller);
+  const Options useful = with_useful_threads(valid.shape, options);
+  const Team team(useful, request.caller);
   const Call call{request, result, valid, taps, kernels(), team};
   const LossShape& shape = valid.shape;
   const double scale = reduction_scale(request, shape.batch);
