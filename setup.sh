@@ -110,7 +110,7 @@ python_can 'import sys; assert sys.version_info >= (3, 10)' ||
 key="$root $("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')"
 if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/.key" 2>/dev/null)" != "$key" ]; then
   say "making .venv with $("$python" --version)"
-  rm -rf "$venv" build build-sanitize
+  rm -rf "$venv" build build-sanitize build-threads
   "$python" -m venv "$venv"
   echo "$key" >"$venv/.key"
 fi

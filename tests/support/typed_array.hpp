@@ -22,7 +22,7 @@ class TypedArray {
   /// An array of these extents, every element the number `fill`.
   TypedArray(DType dtype, std::vector<std::int64_t> extents, Layout layout = Layout::contiguous,
              double fill = -12345.0)
-      : layout_(layout), defined_(true) {
+      : defined_(true) {
     ref_.dtype = dtype;
     ref_.rank = static_cast<int>(extents.size());
     // Spread: two elements apart, an odd gap after each row. Reversed: every axis runs backwards.
@@ -103,7 +103,6 @@ class TypedArray {
   double load(std::byte* at) { return read_real(contiguous_ref(at, ref_.dtype, {}), {}); }
 
   TensorRef ref_;
-  Layout layout_ = Layout::contiguous;
   bool defined_ = false;
   std::int64_t first_ = 0;
   std::vector<std::byte> memory_, pristine_;
