@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/existence.hpp"
 
+#include <algorithm>
 #include <limits>
 
 namespace transducer::cpu {
 
-bool is_allowed(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u) {
+NodeRange allowed_nodes(const Call& call, const Utterance& utterance, std::int64_t t) {
   const TensorRef& band = call.request.band;
-  if (!band.defined() || t == utterance.frames) return true;
-  return u >= read_index(band, {utterance.batch_index, t, 0}) &&
-         u <= read_index(band, {utterance.batch_index, t, 1});
+  if (!band.defined() || t == utterance.frames) return {0, utterance.rows()};
+  return {std::max<std::int64_t>(read_index(band, {utterance.batch_index, t, 0}), 0),
+          std::min(read_index(band, {utterance.batch_index, t, 1}), utterance.labels) + 1};
+}
+
+NodeRange arc_nodes(const Call& call, const Utterance& utterance, int a, std::int64_t t) {
+  const PlannedArc& arc = call.plan.arcs[a];
+  const std::int64_t to = t + arc.dt;
+  if (to > utterance.frames || (to == utterance.frames && !arc.may_finish)) return {};
+  const NodeRange from_here = allowed_nodes(call, utterance, t);
+  const NodeRange to_there = allowed_nodes(call, utterance, to);
+  return {std::max(from_here.begin, to_there.begin - arc.du),
+          std::min(from_here.end, to_there.end - arc.du)};
 }
 
 bool arc_fits(const Call& call, const Utterance& utterance, int a, std::int64_t t, std::int64_t u) {
-  const PlannedArc& arc = call.plan.arcs[a];
-  const std::int64_t to_t = t + arc.dt;
-  const std::int64_t to_u = u + arc.du;
-  if ((utterance.label_arcs[static_cast<std::size_t>(u)] >> a & 1u) == 0) return false;
-  if (to_t > utterance.frames || to_u > utterance.labels) return false;
-  if (to_t == utterance.frames && !arc.may_finish) return false;
-  return is_allowed(call, utterance, t, u) && is_allowed(call, utterance, to_t, to_u);
+  const NodeRange nodes = arc_nodes(call, utterance, a, t);
+  return nodes.begin <= u && u < nodes.end &&
+         (utterance.label_arcs[static_cast<std::size_t>(u)] >> a & 1u) != 0;
 }
 
 bool arc_exists(const Call& call, const Utterance& utterance, int a, std::int64_t t,

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "cpu/columns.hpp"
+#include "cpu/first_touch.hpp"
+#include "cpu/output_rows.hpp"
 #include "cpu/rows.hpp"
 
 namespace transducer::cpu {
@@ -25,22 +27,21 @@ struct Softmax {
 
 /// Adds a group's share of a row: one coefficient times its softmax.
 template <class Real>
-void add_group(const Call& call, const RowGradient& row, int g, std::int64_t label, const Real* x,
-               std::int64_t first, std::int64_t count, Real* gradient) {
-  const Group& group = call.plan.groups[g];
+void add_group(const Call& call, const Group& group, std::int64_t label, double log_sum,
+               double coefficient, const RowPart<Real>& row, Real* gradient) {
   if (group.normaliser == Normaliser::bernoulli) {
-    const std::int64_t k = group.begin.offset - first;
-    if (k < 0 || k >= count) return;
-    const double sigmoid = 1.0 / (1.0 + std::exp(-static_cast<double>(x[k])));
-    gradient[k] += static_cast<Real>(row.coefficient[g] * sigmoid);
+    const std::int64_t k = group.begin.offset - row.first;
+    if (k < 0 || k >= row.count) return;
+    const double sigmoid = 1.0 / (1.0 + std::exp(-static_cast<double>(row.x[k])));
+    gradient[k] += static_cast<Real>(coefficient * sigmoid);
     return;
   }
-  const Softmax<Real> softmax(row.log_sum[g]);
-  const Real scale = static_cast<Real>(row.coefficient[g] * softmax.factor);
-  for_each_run(group, label, first, count, [&](std::int64_t begin, std::int64_t end) {
+  const Softmax<Real> softmax(log_sum);
+  const Real scale = static_cast<Real>(coefficient * softmax.factor);
+  for_each_run(group, label, row.first, row.count, [&](std::int64_t begin, std::int64_t end) {
     row_kernels<Real>(call.kernels)
-        .add_softmax(x + (begin - first), end - begin, softmax.high, scale,
-                     gradient + (begin - first));
+        .add_softmax(row.x + (begin - row.first), end - begin, softmax.high, scale,
+                     gradient + (begin - row.first));
   });
 }
 
@@ -80,115 +81,167 @@ bool covers_row(const Call& call, int g, std::int64_t label) {
          !(group.exclude_label && hole(label));
 }
 
+/// One frame: blocks of nodes, and of those as many rows at a time as the buffer holds.
 template <class Real>
-void dense_row(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u,
-               Real* buffer) {
+void dense_frame(const Call& call, const Utterance& utterance, std::int64_t t, Real* buffer) {
   const TensorRef& logits = std::get<DenseSource>(call.request.source).logits;
-  const TensorRef& output = call.result.logits_gradient;
   const std::int64_t columns = call.valid.shape.columns;
   const std::int64_t b = utterance.batch_index;
-  const RowKernels<Real>& kernels = row_kernels<Real>(call.kernels);
-  Real* row = buffer + columns;
-  Real* in_place = rows_in_place<Real>(output)
-                       ? static_cast<Real*>(output.data) + output.offset({b, t, u})
-                       : nullptr;
-  RowGradient flow;
-  if (t < utterance.frames && u <= utterance.labels) row_gradient(call, utterance, t, u, flow);
-  if (flow.empty) {
-    if (in_place != nullptr) return kernels.stream_zero(columns, in_place);
-    std::fill_n(row, columns, Real(0));
-  } else if (flow.poisoned) {
-    std::fill_n(row, columns, static_cast<Real>(kNaN));
-  } else {
-    fill_row(call, utterance, flow, u, row_or_copy(logits, {b, t, u}, buffer), 0, columns, row);
+  const OutputRows<Real> output(call, b, t);
+  Real* out = buffer + columns;
+  const std::int64_t valid = t < utterance.frames ? utterance.rows() : 0;
+  const std::int64_t at_once = std::clamp(rows_out<Real>(columns), std::int64_t{1}, kBlockNodes);
+  NodeFlow flow;
+  const auto next_row = [&](std::int64_t u, std::int64_t node, std::int64_t count) -> const Real* {
+    while (++node < count && flow.empty[node]) {
+    }
+    if (node >= count || !rows_in_place<Real>(logits)) return nullptr;
+    return static_cast<const Real*>(logits.data) + logits.offset({b, t, u + node});
+  };
+  for (std::int64_t u = 0; u < valid; u += kBlockNodes) {
+    const std::int64_t count = std::min(kBlockNodes, valid - u);
+    if (!utterance.poisoned) gather_flow(call, utterance, t, u, count, 0, flow);
+    for (std::int64_t begin = 0; begin < count; begin += at_once) {
+      const std::int64_t end = std::min(begin + at_once, count);
+      if (utterance.poisoned) {
+        std::fill_n(out, (end - begin) * columns, static_cast<Real>(kNaN));
+        output.put(out, u + begin, end - begin);
+        continue;
+      }
+      if (std::all_of(flow.empty + begin, flow.empty + end, [](bool empty) { return empty; })) {
+        output.put_zeros(out, u + begin, end - begin);
+        continue;
+      }
+      for (std::int64_t i = begin; i < end; ++i) {
+        Real* row = out + (i - begin) * columns;
+        if (flow.empty[i]) {
+          std::fill_n(row, columns, Real(0));
+          continue;
+        }
+        fill_row<Real>(call, utterance, flow, {.node = i, .t = t, .u = u + i},
+                       {.x = row_or_copy(logits, {b, t, u + i}, buffer),
+                        .first = 0,
+                        .count = columns,
+                        .next = next_row(u, i, count)},
+                       row);
+      }
+      output.put(out, u + begin, end - begin);
+    }
   }
-  if (in_place != nullptr) {
-    kernels.stream(row, columns, in_place);
-  } else {
-    round_row(output, {b, t, u}, row);
-  }
+  output.put_zeros(out, valid, call.valid.shape.labels + 1 - valid);
+}
+
+/// Pages for the gradients of whole utterances that lie in one piece.
+void provide_output(const Call& call, std::span<Utterance> utterances) {
+  const TensorRef& output = call.result.logits_gradient;
+  const std::int64_t* extents = output.extents;
+  const std::int64_t* strides = output.strides;
+  if (strides[3] != 1 || strides[2] != extents[3] || strides[1] != extents[2] * strides[2]) return;
+  constexpr std::int64_t kPiece = std::int64_t{8} << 20;
+  const auto item = static_cast<std::int64_t>(dtype_bytes(output.dtype));
+  const std::int64_t bytes = extents[1] * strides[1] * item;
+  const std::int64_t pieces = (bytes + kPiece - 1) / kPiece;
+  call.team.for_each(static_cast<std::int64_t>(utterances.size()) * pieces, [&](std::int64_t task,
+                                                                                int) {
+    const Utterance& utterance = utterances[static_cast<std::size_t>(task / pieces)];
+    const std::int64_t begin = task % pieces * kPiece;
+    char* data = static_cast<char*>(output.data) + output.offset({utterance.batch_index}) * item;
+    provide_pages(data + begin, static_cast<std::size_t>(std::min(kPiece, bytes - begin)));
+  });
+}
+
+/// target[i] += factor * source[i].
+void add_scaled(double factor, const double* source, std::int64_t count, double* target) {
+  for (std::int64_t i = 0; i < count; ++i) target[i] += factor * source[i];
 }
 
 }  // namespace
 
-void row_gradient(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u,
-                  RowGradient& row) {
-  row.empty = !utterance.poisoned;
-  row.poisoned = utterance.poisoned;
-  if (utterance.poisoned || !utterance.feasible) return;
-  double occupancy = 0.0;
-  for (int a = 0; a < call.plan.num_arcs; ++a) occupancy += utterance.weight_row(a, t)[u];
-  if (occupancy <= 0.0 || occupancy < utterance.skip_threshold) return;
-  std::fill_n(row.coefficient, call.plan.num_groups, 0.0);
-  std::fill_n(row.tap, call.plan.num_taps, 0.0);
+void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u,
+                 std::int64_t count, std::int64_t node, NodeFlow& flow) {
+  const auto arcs = [&](int a) { return utterance.weight_row(a, t) + u; };
+  double occupancy[kBlockNodes] = {};
+  for (int a = 0; a < call.plan.num_arcs; ++a) add_scaled(1.0, arcs(a), count, occupancy);
+  double size[kBlockNodes] = {};  // of what flows: 0 if nothing does
+  for (int i = 0; i < call.plan.num_taps; ++i) std::fill_n(flow.tap[i] + node, count, 0.0);
+  for (int g = 0; g < call.plan.num_groups; ++g) {
+    std::fill_n(flow.coefficient[g] + node, count, 0.0);
+  }
   for (int a = 0; a < call.plan.num_arcs; ++a) {
-    const double gamma = utterance.weight_row(a, t)[u];
-    if (gamma == 0.0) continue;  // an arc on no path may read anything
     const PlannedArc& arc = call.plan.arcs[a];
-    for (int i = 0; i < arc.num_columns; ++i) {
-      const PlannedColumn& column = arc.columns[i];
-      const double amount = -gamma * column.grad_scale;
-      (column.tap >= 0 ? row.tap[column.tap] : row.coefficient[column.log_sum]) += amount;
-      const int read = column.subtract | column.add;
-      for (int g = 0; read >> g != 0; ++g) {
-        if ((column.subtract >> g & 1) != 0) row.coefficient[g] -= amount;
-        if ((column.add >> g & 1) != 0) row.coefficient[g] += amount;
+    double gamma[kBlockNodes];
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool kept = occupancy[i] > 0.0 && occupancy[i] >= utterance.skip_threshold;
+      gamma[i] = utterance.feasible && kept ? arcs(a)[i] : 0.0;
+    }
+    for (int c = 0; c < arc.num_columns; ++c) {
+      const PlannedColumn& column = arc.columns[c];
+      const double scale = -column.grad_scale;
+      add_scaled(
+          scale, gamma, count,
+          node + (column.tap >= 0 ? flow.tap[column.tap] : flow.coefficient[column.log_sum]));
+      for (int g = 0; (column.subtract | column.add) >> g != 0; ++g) {
+        double* coefficient = flow.coefficient[g] + node;
+        if ((column.subtract >> g & 1) != 0) add_scaled(-scale, gamma, count, coefficient);
+        if ((column.add >> g & 1) != 0) add_scaled(scale, gamma, count, coefficient);
       }
     }
   }
-  for (int g = 0; g < call.plan.num_groups; ++g) {
-    row.log_sum[g] = utterance.log_sum_row(g, t)[u];
-    row.empty = row.empty && row.coefficient[g] == 0.0;
-  }
-  for (int i = 0; i < call.plan.num_taps; ++i) row.empty = row.empty && row.tap[i] == 0.0;
+  const auto measure = [&](const double* values) {
+    for (std::int64_t i = 0; i < count; ++i) size[i] += std::abs(values[node + i]);
+  };
+  for (int g = 0; g < call.plan.num_groups; ++g) measure(flow.coefficient[g]);
+  for (int i = 0; i < call.plan.num_taps; ++i) measure(flow.tap[i]);
+  for (std::int64_t i = 0; i < count; ++i) flow.empty[node + i] = size[i] == 0.0;
 }
 
 template <class Real>
-void fill_row(const Call& call, const Utterance& utterance, const RowGradient& row, std::int64_t u,
-              const Real* x, std::int64_t first, std::int64_t count, Real* gradient) {
-  const std::int64_t label = utterance.label(u);
+void fill_row(const Call& call, const Utterance& utterance, const NodeFlow& flow,
+              const NodePlace& place, const RowPart<Real>& row, Real* gradient) {
+  const std::int64_t label = utterance.label(place.u);
+  const auto coefficient = [&](int g) { return flow.coefficient[g][place.node]; };
+  const auto log_sum = [&](int g) { return utterance.log_sum_row(g, place.t)[place.u]; };
   int stored = -1;
   for (int g = 0; g < call.plan.num_groups && stored < 0; ++g) {
-    if (row.coefficient[g] != 0.0 && covers_row(call, g, label)) stored = g;
+    if (coefficient(g) != 0.0 && covers_row(call, g, label)) stored = g;
   }
   if (stored >= 0) {
-    const Softmax<Real> softmax(row.log_sum[stored]);
+    const Softmax<Real> softmax(log_sum(stored));
     row_kernels<Real>(call.kernels)
-        .store_softmax(x, count, softmax.high,
-                       static_cast<Real>(row.coefficient[stored] * softmax.factor), gradient);
+        .store_softmax(row.x, row.count, softmax.high,
+                       static_cast<Real>(coefficient(stored) * softmax.factor), row.next, gradient);
   } else {
-    std::fill_n(gradient, count, Real(0));
+    std::fill_n(gradient, row.count, Real(0));
   }
   for (int g = 0; g < call.plan.num_groups; ++g) {
-    if (g == stored || row.coefficient[g] == 0.0) continue;
-    add_group(call, row, g, label, x, first, count, gradient);
+    if (g == stored || coefficient(g) == 0.0) continue;
+    add_group(call, call.plan.groups[g], label, log_sum(g), coefficient(g), row, gradient);
   }
   for (int i = 0; i < call.plan.num_taps; ++i) {
-    if (row.tap[i] == 0.0) continue;
-    const std::int64_t k = call.plan.tap_column(i, label) - first;
-    if (k >= 0 && k < count) gradient[k] += static_cast<Real>(row.tap[i]);
+    const double amount = flow.tap[i][place.node];
+    const std::int64_t k = call.plan.tap_column(i, label) - row.first;
+    if (amount != 0.0 && k >= 0 && k < row.count) gradient[k] += static_cast<Real>(amount);
   }
-  clamp_and_scale(call, utterance.scale, first, count, gradient);
+  clamp_and_scale(call, utterance.scale, row.first, row.count, gradient);
 }
 
-template void fill_row<float>(const Call&, const Utterance&, const RowGradient&, std::int64_t,
-                              const float*, std::int64_t, std::int64_t, float*);
-template void fill_row<double>(const Call&, const Utterance&, const RowGradient&, std::int64_t,
-                               const double*, std::int64_t, std::int64_t, double*);
+template void fill_row<float>(const Call&, const Utterance&, const NodeFlow&, const NodePlace&,
+                              const RowPart<float>&, float*);
+template void fill_row<double>(const Call&, const Utterance&, const NodeFlow&, const NodePlace&,
+                               const RowPart<double>&, double*);
 
 void dense_gradient(const Call& call, std::span<Utterance> utterances, double* row_buffers) {
   const LossShape& shape = call.valid.shape;
   const bool full = std::get<DenseSource>(call.request.source).logits.dtype == DType::float64;
+  provide_output(call, utterances);
   const auto tasks = static_cast<std::int64_t>(utterances.size()) * shape.frames;
   call.team.for_each(tasks, [&](std::int64_t task, int thread) {
     const Utterance& utterance = utterances[static_cast<std::size_t>(task / shape.frames)];
-    double* buffer = row_buffers + thread * 2 * shape.columns;
-    for (std::int64_t u = 0; u <= shape.labels; ++u) {
-      if (full) {
-        dense_row<double>(call, utterance, task % shape.frames, u, buffer);
-      } else {
-        dense_row<float>(call, utterance, task % shape.frames, u, reinterpret_cast<float*>(buffer));
-      }
+    double* buffer = row_buffers + thread * row_buffer_size(shape.columns);
+    if (full) {
+      dense_frame<double>(call, utterance, task % shape.frames, buffer);
+    } else {
+      dense_frame<float>(call, utterance, task % shape.frames, reinterpret_cast<float*>(buffer));
     }
   });
 }

@@ -13,24 +13,39 @@
 
 namespace transducer::cpu {
 
-/// What a row needs besides its logits. Filled in place and only as far as the plan reaches: it is large,
-/// and copying or clearing it would cost as much as a short row.
-struct RowGradient {
-  double coefficient[kMaxGroups];  ///< of each group's softmax (sigmoid for Bernoulli)
-  double tap[kMaxTaps];            ///< added at each tap's column
-  double log_sum[kMaxGroups];
-  bool empty = true;      ///< nothing flows into a logit: the row is 0
-  bool poisoned = false;  ///< the row is NaN
+/// What flows from some nodes into their rows, each array over the nodes of a block. Large, and filled only
+/// as far as the plan reaches.
+struct NodeFlow {
+  double coefficient[kMaxGroups][kBlockNodes];  ///< of each group's softmax (sigmoid for Bernoulli)
+  double tap[kMaxTaps][kBlockNodes];            ///< added at each tap's column
+  bool empty[kBlockNodes];                      ///< nothing flows into a logit: the row is 0
 };
 
-/// Collects the flow of node (t, u) from its posteriors; `empty` for nodes that are left out.
-void row_gradient(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u,
-                  RowGradient& row);
+/// Collects the flow of nodes (t, u .. u + count) from their posteriors, into a block's nodes from `node` on;
+/// nothing flows from nodes that are left out. The utterance is not poisoned.
+void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, std::int64_t u,
+                 std::int64_t count, std::int64_t node, NodeFlow& flow);
 
-/// Finished gradient of columns [first, first + count), from logits `x` of those columns.
+/// A node: in a block, and in its utterance.
+struct NodePlace {
+  std::int64_t node;
+  std::int64_t t;
+  std::int64_t u;
+};
+
+/// Columns [first, first + count) of a row of logits. The row at `next`, if any, is fetched meanwhile.
 template <class Real>
-void fill_row(const Call& call, const Utterance& utterance, const RowGradient& row, std::int64_t u,
-              const Real* x, std::int64_t first, std::int64_t count, Real* gradient);
+struct RowPart {
+  const Real* x;
+  std::int64_t first;
+  std::int64_t count;
+  const Real* next = nullptr;
+};
+
+/// Finished gradient of the columns of `row`.
+template <class Real>
+void fill_row(const Call& call, const Utterance& utterance, const NodeFlow& flow,
+              const NodePlace& place, const RowPart<Real>& row, Real* gradient);
 
 /// Gradient of dense logits for all utterances, padding included.
 void dense_gradient(const Call& call, std::span<Utterance> utterances, double* row_buffers);

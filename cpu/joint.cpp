@@ -13,6 +13,8 @@
 namespace transducer::cpu {
 namespace {
 
+static_assert(kTileRows <= kBlockNodes);
+
 std::int64_t round_up(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
 }
@@ -158,44 +160,51 @@ void scores_tile(const Call& call, const JointArrays<Real>& arrays, std::int64_t
   }
   std::fill(hidden + rows * arrays.hidden, hidden + kTileRows * arrays.hidden, Real(0));
 
-  GroupSums sums[kTileRows];
-  double taps[kTileRows][kMaxTaps];
-  for (std::int64_t r = 0; r < rows; ++r) {
-    sums[r] = empty_sums();
-    std::fill_n(taps[r], call.plan.num_taps, -std::numeric_limits<double>::infinity());
-  }
+  // The tile's rows of each frame it touches.
+  const auto for_each_frame_part = [&](auto&& body) {
+    for (std::int64_t r = 0; r < rows;) {
+      const std::int64_t t = (first_row + r) / utterance.rows();
+      const std::int64_t u = (first_row + r) % utterance.rows();
+      const std::int64_t count = std::min(rows - r, utterance.rows() - u);
+      body(r, count, t, u);
+      r += count;
+    }
+  };
+  NodeBlock block;
+  clear_nodes(call, rows, block);
   for (std::int64_t first = 0; first < arrays.columns; first += kTileColumns) {
     make_logits(call, arrays, hidden, first, logits);
-    const std::int64_t count = arrays.block_columns(first);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const std::int64_t label = utterance.label((first_row + r) % utterance.rows());
-      const Real* row = logits + r * kTileColumns;
-      observe_columns(call, label, row, first, count, sums[r]);
-      for (int i = 0; i < call.plan.num_taps; ++i) {
-        const std::int64_t k = call.plan.tap_column(i, label) - first;
-        const bool reads = i < call.plan.num_fixed || label >= 0;
-        if (reads && k >= 0 && k < count) taps[r][i] = static_cast<double>(row[k]);
-      }
-    }
+    for_each_frame_part([&](std::int64_t r, std::int64_t count, std::int64_t, std::int64_t u) {
+      observe_rows<Real>(call, utterance,
+                         {.x = logits + r * kTileColumns,
+                          .stride = kTileColumns,
+                          .rows = count,
+                          .first = first,
+                          .count = arrays.block_columns(first),
+                          .node = r,
+                          .u = u},
+                         block);
+    });
   }
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t t = (first_row + r) / utterance.rows();
-    finish_node(call, taps[r], sums[r], t, (first_row + r) % utterance.rows(), utterance,
-                saw_poison);
-  }
+  for_each_frame_part([&](std::int64_t r, std::int64_t count, std::int64_t t, std::int64_t u) {
+    finish_nodes(call, block, r, count, t, u, utterance, saw_poison);
+  });
 }
 
 /// Lists the rows of an utterance that have a gradient; returns their number.
 std::int64_t list_kept_rows(const Call& call, const Utterance& utterance, std::int64_t* rows) {
-  std::int64_t count = 0;
-  RowGradient flow;
+  std::int64_t kept = 0;
+  NodeFlow flow;
   for (std::int64_t t = 0; t < utterance.frames && !utterance.poisoned; ++t) {
-    for (std::int64_t u = 0; u < utterance.rows(); ++u) {
-      row_gradient(call, utterance, t, u, flow);
-      if (!flow.empty) rows[count++] = t * utterance.rows() + u;
+    for (std::int64_t u = 0; u < utterance.rows(); u += kBlockNodes) {
+      const std::int64_t count = std::min(kBlockNodes, utterance.rows() - u);
+      gather_flow(call, utterance, t, u, count, 0, flow);
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (!flow.empty[i]) rows[kept++] = t * utterance.rows() + u + i;
+      }
     }
   }
-  return count;
+  return kept;
 }
 
 /// dh = or += G W where W holds NaN or infinities: no row that is computed reads those, so their G is 0
@@ -225,7 +234,7 @@ void gradient_tile(const Call& call, const JointArrays<Real>& arrays, const Utte
   Real* gradient = arrays.chunk_gradient + tile * kTileRows * kTileColumns;
   Real* logits = arrays.logit_tile(thread);
   make_logits(call, arrays, hidden, first, logits);
-  RowGradient flow;
+  NodeFlow flow;
   for (std::int64_t r = 0; r < kTileRows; ++r) {
     Real* out = gradient + r * kTileColumns;
     const std::int64_t position = tile * kTileRows + r;
@@ -235,8 +244,9 @@ void gradient_tile(const Call& call, const JointArrays<Real>& arrays, const Utte
     }
     const std::int64_t t = rows[position] / utterance.rows();
     const std::int64_t u = rows[position] % utterance.rows();
-    row_gradient(call, utterance, t, u, flow);
-    fill_row(call, utterance, flow, u, logits + r * kTileColumns, first, columns, out);
+    gather_flow(call, utterance, t, u, 1, r, flow);
+    fill_row<Real>(call, utterance, flow, {.node = r, .t = t, .u = u},
+                   {.x = logits + r * kTileColumns, .first = first, .count = columns}, out);
     std::fill(out + columns, out + padded, Real(0));
   }
   const Real* weight = arrays.weight + first * arrays.hidden;

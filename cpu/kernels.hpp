@@ -13,15 +13,17 @@ namespace transducer::cpu {
 /// Loops over one row of logits, in float or double.
 template <class Real>
 struct RowKernels {
-  /// max, and sum e^(x - max), over x[0 .. count). (-inf, 0) if there is nothing but -inf; the sum is NaN
-  /// if any x is NaN or +inf.
-  void (*log_sum)(const Real* x, std::int64_t count, double* max, double* sum);
+  /// max[r], and sum[r] = sum e^(x - max), over x[r stride .. r stride + count) for each of `rows` rows.
+  /// (-inf, 0) if there is nothing but -inf; the sum is NaN if any x is NaN or +inf.
+  void (*log_sum)(const Real* x, std::int64_t stride, std::int64_t rows, std::int64_t count,
+                  double* max, double* sum);
 
   /// out[i] += scale * e^(x[i] - log_z).
   void (*add_softmax)(const Real* x, std::int64_t count, Real log_z, Real scale, Real* out);
 
-  /// out[i] = scale * e^(x[i] - log_z).
-  void (*store_softmax)(const Real* x, std::int64_t count, Real log_z, Real scale, Real* out);
+  /// out[i] = scale * e^(x[i] - log_z). Meanwhile the row at `next`, if any, is fetched.
+  void (*store_softmax)(const Real* x, std::int64_t count, Real log_z, Real scale, const Real* next,
+                        Real* out);
 
   /// Copies a finished row past the caches; `out` is Real-aligned.
   void (*stream)(const Real* row, std::int64_t count, Real* out);
@@ -46,6 +48,9 @@ struct RowKernels {
 
 /// Loops over a row of lattice nodes, in double.
 struct LatticeKernels {
+  /// out[i] = max[i] + log sum[i], of what log_sum makes: -inf where the sum is 0, NaN where it is NaN.
+  void (*join)(const double* max, const double* sum, std::int64_t count, double* out);
+
   /// sum[i] = log(e^sum[i] + e^(state[i] + weight[i])).
   void (*log_add_arc)(const double* state, const double* weight, std::int64_t count, double* sum);
 

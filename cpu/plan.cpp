@@ -7,6 +7,7 @@
 #include "cpu/joint.hpp"
 #include "cpu/loss.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
 #include "cpu/wave.hpp"
 
 namespace transducer::cpu {
@@ -56,8 +57,8 @@ WorkspacePlan plan_workspace(const LossShape& shape, const Options& options) {
   plan.book("beta", "[wave, T+1, U+1] float64", kScratch, all_nodes, kDouble);
   plan.book("lattice_rows", "threads x [2, U+1] float64", kScratch,
             checked_product(2 * threads, rows), kDouble);
-  plan.book("logit_rows", "threads x [2, K] float64", kScratch,
-            checked_product(2 * threads, shape.columns), kDouble);
+  plan.book("logit_rows", "threads x [K + max(K, 2048)] float64", kScratch,
+            checked_product(threads, row_buffer_size(shape.columns)), kDouble);
   if (shape.gradient) {
     plan.book("arc_scores_gradient", "arc_scores, float64", kScratch, shape.arc_scores, kDouble);
   }

@@ -4,6 +4,7 @@
 // lie, and rows that must be widened or rounded on the way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
@@ -14,6 +15,19 @@ namespace transducer::cpu {
 
 template <class Real>
 constexpr DType kDTypeOf = std::is_same_v<Real, double> ? DType::float64 : DType::float32;
+
+/// Doubles of a thread's row buffer: a row on the way in, then rows on the way out. Short rows go out
+/// several at a time, in the 16 KiB that stay in a first-level cache.
+inline std::int64_t row_buffer_size(std::int64_t columns) {
+  return columns + std::max<std::int64_t>(columns, 2048);
+}
+
+/// Rows that the second part of the buffer holds.
+template <class Real>
+std::int64_t rows_out(std::int64_t columns) {
+  constexpr std::int64_t kRealsPerDouble = sizeof(double) / sizeof(Real);
+  return (row_buffer_size(columns) - columns) * kRealsPerDouble / columns;
+}
 
 /// Whether rows of the last axis can be used in place as contiguous Real.
 template <class Real>

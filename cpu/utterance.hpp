@@ -15,6 +15,9 @@
 
 namespace transducer::cpu {
 
+/// Nodes of a frame that one loop takes at a time.
+inline constexpr std::int64_t kBlockNodes = 128;
+
 /// A request compiled once.
 struct Call {
   const LossRequest& request;

@@ -28,12 +28,34 @@ inline void store_lanes(double* p, DoubleVector v, int64_t lanes) {
   lanes == kLanes<double> ? store(p, v) : store_partial(p, v, lanes);
 }
 
+/// Whether every lane of a comparison is true.
+inline bool all(Int64Vector mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask((__m512i)mask) == 0xff;
+#else
+  bool every = true;
+  for (int lane = 0; lane < kLanes<double>; ++lane) every = every && mask[lane] != 0;
+  return every;
+#endif
+}
+
+inline void join(const double* max, const double* sum, int64_t count, double* out) {
+  for_each_vector(count, [&](int64_t i, int64_t lanes) {
+    const DoubleVector s = load_lanes(sum + i, lanes);
+    const DoubleVector value = load_lanes(max + i, lanes) + log(s);
+    const DoubleVector none = s == 0.0 ? DoubleVector{} + kNoPath : s;
+    store_lanes(out + i, s > 0.0 ? value : none, lanes);
+  });
+}
+
 inline void log_add_arc(const double* state, const double* weight, int64_t count, double* sum) {
   for_each_vector(count, [&](int64_t i, int64_t lanes) {
     const DoubleVector a = load_lanes(sum + i, lanes);
     const DoubleVector b = load_lanes(state + i, lanes) + load_lanes(weight + i, lanes);
     const DoubleVector high = a > b ? a : b;
     const DoubleVector low = a > b ? b : a;
+    // The first arc into a row of nodes; and nodes that nothing reaches.
+    if (all(low == kNoPath)) return store_lanes(sum + i, high, lanes);
     const DoubleVector added = high + log(1.0 + exp(low - high));
     // -inf adds nothing, and -inf - -inf would be NaN.
     store_lanes(sum + i, low == kNoPath ? high : added, lanes);

@@ -26,25 +26,71 @@ using namespace transducer::cpu::rows;
 template <class Real>
 constexpr Real kMinusInfinity = -std::numeric_limits<Real>::infinity();
 
+/// Fetches ahead of a pass over memory: the processor's own prefetching starts anew at each page, which for
+/// many vocabularies means at each row.
+inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+constexpr int64_t kFetchAhead = 4096;  // bytes
+
+/// `Count` vectors from x; -inf beyond `columns`.
+template <int Count, class Real>
+inline void load_columns(const Real* x, int64_t columns, Vector<Real> (&v)[Count]) {
+  for (int j = 0; j < Count; ++j) {
+    const int64_t left = columns - j * kLanes<Real>;
+    v[j] = left >= kLanes<Real> ? load(x + j * kLanes<Real>)
+           : left > 0           ? load_partial(x + j * kLanes<Real>, left, kMinusInfinity<Real>)
+                                : Vector<Real>{} + kMinusInfinity<Real>;
+  }
+}
+
+template <int Count, class Real>
+inline Vector<Real> largest(const Vector<Real> (&v)[Count], Vector<Real> high) {
+  Vector<Real> best = v[0];
+  for (int j = 1; j < Count; ++j) best = maximum<Real>(v[j], best);
+  return maximum<Real>(best, high);  // if an operand is NaN, the second: `high` never is
+}
+
+template <int Count, class Real>
+inline Vector<Real> sum_of_exp(const Vector<Real> (&v)[Count], Vector<Real> high) {
+  Vector<Real> even = {}, odd = {};
+  for (int j = 0; j < Count; j += 2) even += exp(v[j] - high);
+  for (int j = 1; j < Count; j += 2) odd += exp(v[j] - high);
+  return even + odd;
+}
+
+/// The lowest finite number, not -inf, so that -inf less the largest so far is not NaN.
+template <class Real>
+constexpr Real kLowest = std::numeric_limits<Real>::lowest();
+
+/// A row that fits into `Count` vectors: they stay in registers between its maximum and its sum.
+template <int Count, class Real>
+void short_sum(const Real* x, int64_t columns, double* max, double* sum) {
+  Vector<Real> v[Count];
+  load_columns<Count>(x, columns, v);
+  const Real high = largest_lane<Real>(largest<Count, Real>(v, Vector<Real>{} + kLowest<Real>));
+  const double total = lane_sum<Real>(sum_of_exp<Count, Real>(v, Vector<Real>{} + high));
+  *max = total == 0.0 ? kMinusInfinity<double> : static_cast<double>(high);
+  *sum = total;
+}
+
 /// Max and sum of e^(x - max) kept lane by lane, over vectors as they come. One pass: the processor fetches
 /// the next columns while it computes these.
 template <class Real>
 struct LaneSums {
-  // The lowest finite number, not -inf: -inf less itself would be NaN.
-  Vector<Real> max = Vector<Real>{} + std::numeric_limits<Real>::lowest();
+  Vector<Real> max = Vector<Real>{} + kLowest<Real>;
   Vector<Real> sum = {};
 
   template <int Count>
-  void observe(const Vector<Real> (&x)[Count]) {
-    Vector<Real> high = x[0];
-    for (int j = 1; j < Count; ++j) high = maximum<Real>(x[j], high);
-    high = maximum<Real>(high, max);
-    sum *= exp(max - high);
-    Vector<Real> even = {}, odd = {};
-    for (int j = 0; j < Count; j += 2) even += exp(x[j] - high);
-    for (int j = 1; j < Count; j += 2) odd += exp(x[j] - high);
-    sum += even + odd;
+  void observe(const Vector<Real> (&v)[Count]) {
+    const Vector<Real> high = largest<Count, Real>(v, max);
+    sum = sum * exp(max - high) + sum_of_exp<Count, Real>(v, high);
     max = high;
+  }
+
+  template <int Count>
+  void observe_end(const Real* x, int64_t columns) {
+    Vector<Real> v[Count];
+    load_columns<Count>(x, columns, v);
+    observe(v);
   }
 };
 
@@ -59,41 +105,36 @@ void block_sum(const Real* x, int64_t count, double* max, double* sum) {
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
     Vector<Real> v[kVectors];
-    for (int j = 0; j < kVectors; ++j) v[j] = load(x + i + j * kLanes<Real>);
+    for (int j = 0; j < kVectors; ++j) {
+      v[j] = load(x + i + j * kLanes<Real>);
+      fetch(reinterpret_cast<const char*>(x + i + j * kLanes<Real>) + kFetchAhead);
+    }
     sums.observe(v);
   }
-  for (; i < count; i += kLanes<Real>) {
-    const int64_t left = count - i;
-    const Vector<Real> v[1] = {
-        left >= kLanes<Real> ? load(x + i) : load_partial(x + i, left, kMinusInfinity<Real>)};
-    sums.observe(v);
+  const int64_t left = count - i;
+  if (left > 4 * kLanes<Real>) {
+    sums.template observe_end<8>(x + i, left);
+  } else if (left > 2 * kLanes<Real>) {
+    sums.template observe_end<4>(x + i, left);
+  } else if (left > 0) {
+    sums.template observe_end<2>(x + i, left);
   }
   // Lanes that saw nothing but -inf hold the sum 0 at the lowest number.
-  double high = -std::numeric_limits<double>::infinity();
-  for (int lane = 0; lane < kLanes<Real>; ++lane) {
-    const bool empty = sums.sum[lane] == Real(0);
-    if (!empty && static_cast<double>(sums.max[lane]) > high)
-      high = static_cast<double>(sums.max[lane]);
-  }
-  double total = 0.0;
-  for (int lane = 0; lane < kLanes<Real>; ++lane) {
-    const double lane_sum = static_cast<double>(sums.sum[lane]);
-    if (lane_sum == 0.0) continue;
-    total += lane_sum * std::exp(static_cast<double>(sums.max[lane]) - high);
-  }
-  *max = high;
+  const Real high = largest_lane<Real>(sums.max);
+  const double total = lane_sum<Real>(sums.sum * exp(sums.max - high));
+  *max = total == 0.0 ? kMinusInfinity<double> : static_cast<double>(high);
   *sum = total;
 }
 
 template <class Real>
-void log_sum(const Real* x, int64_t count, double* max, double* sum) {
+void long_sum(const Real* x, int64_t count, double* max, double* sum) {
   block_sum(x, count < kBlock ? count : kBlock, max, sum);
   for (int64_t i = kBlock; i < count; i += kBlock) {
     double block_max = 0.0;
     double block_total = 0.0;
     block_sum(x + i, count - i < kBlock ? count - i : kBlock, &block_max, &block_total);
     const double high = *max > block_max ? *max : block_max;
-    if (high == -std::numeric_limits<double>::infinity()) {
+    if (high == kMinusInfinity<double>) {
       *sum += block_total;  // 0, or NaN
       continue;
     }
@@ -102,12 +143,24 @@ void log_sum(const Real* x, int64_t count, double* max, double* sum) {
   }
 }
 
+template <class Real>
+void log_sum(const Real* x, int64_t stride, int64_t rows, int64_t count, double* max, double* sum) {
+  void (*const one)(const Real*, int64_t, double*, double*) =
+      count <= 1 * kLanes<Real>   ? short_sum<1, Real>
+      : count <= 2 * kLanes<Real> ? short_sum<2, Real>
+      : count <= 4 * kLanes<Real> ? short_sum<4, Real>
+      : count <= 8 * kLanes<Real> ? short_sum<8, Real>
+                                  : long_sum<Real>;
+  for (int64_t r = 0; r < rows; ++r) one(x + r * stride, count, max + r, sum + r);
+}
+
 /// out = scale * e^(x - log_z), added to what is there if `Add`.
 template <class Real, bool Add>
-void softmax(const Real* x, int64_t count, Real log_z, Real scale, Real* out) {
+void softmax(const Real* x, int64_t count, Real log_z, Real scale, const Real* next, Real* out) {
   constexpr int64_t kStep = kLanes<Real>;
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
+    fetch(next + i);
     const Vector<Real> p = exp(load(x + i) - log_z) * scale;
     store<Real>(out + i, Add ? load(out + i) + p : p);
   }
@@ -119,12 +172,13 @@ void softmax(const Real* x, int64_t count, Real log_z, Real scale, Real* out) {
 
 template <class Real>
 void add_softmax(const Real* x, int64_t count, Real log_z, Real scale, Real* out) {
-  softmax<Real, true>(x, count, log_z, scale, out);
+  softmax<Real, true>(x, count, log_z, scale, x, out);
 }
 
 template <class Real>
-void store_softmax(const Real* x, int64_t count, Real log_z, Real scale, Real* out) {
-  softmax<Real, false>(x, count, log_z, scale, out);
+void store_softmax(const Real* x, int64_t count, Real log_z, Real scale, const Real* next,
+                   Real* out) {
+  softmax<Real, false>(x, count, log_z, scale, next == nullptr ? x : next, out);
 }
 
 /// One aligned vector past the caches.
@@ -176,6 +230,6 @@ extern "C" const transducer::cpu::Kernels* TX_KERNELS_NAME() {
       TX_ISA_NAME,
       row_table<float>(),
       row_table<double>(),
-      {log_add_arc, log_chain, arc_posterior, exp_all, log_all, exp_all_float}};
+      {join, log_add_arc, log_chain, arc_posterior, exp_all, log_all, exp_all_float}};
   return &kTable;
 }

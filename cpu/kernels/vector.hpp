@@ -64,17 +64,82 @@ inline void store(Real* p, Vector<Real> v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-/// The first `count` lanes of memory, `fill` in the rest.
+/// The first `count` lanes of memory, `fill` in the rest; nothing beyond them is touched.
 template <class Real>
 inline Vector<Real> load_partial(const Real* p, std::int64_t count, Real fill) {
+#if defined(__AVX512F__)
+  const auto lanes = (1u << count) - 1u;
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    return (Vector<Real>)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)lanes, p);
+  } else {
+    return (Vector<Real>)_mm512_mask_loadu_pd(_mm512_set1_pd(fill), (__mmask8)lanes, p);
+  }
+#else
   Vector<Real> v = Vector<Real>{} + fill;
   for (std::int64_t i = 0; i < count; ++i) v[i] = p[i];
   return v;
+#endif
 }
 
 template <class Real>
 inline void store_partial(Real* p, Vector<Real> v, std::int64_t count) {
+#if defined(__AVX512F__)
+  const auto lanes = (1u << count) - 1u;
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    _mm512_mask_storeu_ps(p, (__mmask16)lanes, (__m512)v);
+  } else {
+    _mm512_mask_storeu_pd(p, (__mmask8)lanes, (__m512d)v);
+  }
+#else
   for (std::int64_t i = 0; i < count; ++i) p[i] = v[i];
+#endif
+}
+
+template <class Real>
+inline Vector<Real> maximum(Vector<Real> a, Vector<Real> b) {
+  return a > b ? a : b;
+}
+
+/// The largest lane; no lane may be NaN.
+template <class Real>
+inline Real largest_lane(Vector<Real> v) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    return _mm512_reduce_max_ps((__m512)v);
+  } else {
+    return _mm512_reduce_max_pd((__m512d)v);
+  }
+#else
+  Real lanes[kLanes<Real>];
+  store(lanes, v);
+  for (int half = kLanes<Real> / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+    }
+  }
+  return lanes[0];
+#endif
+}
+
+/// The sum of the lanes, in double.
+template <class Real>
+inline double lane_sum(Vector<Real> v) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
+    return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+  } else {
+    return _mm512_reduce_add_pd((__m512d)v);
+  }
+#else
+  double lanes[kLanes<Real>];
+  for (int i = 0; i < kLanes<Real>; ++i) lanes[i] = static_cast<double>(v[i]);
+  for (int half = kLanes<Real> / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+#endif
 }
 
 inline FloatVector reinterpret_float(Int32Vector v) { return (FloatVector)v; }
@@ -199,11 +264,6 @@ inline DoubleVector log(DoubleVector x) {
   const DoubleVector log_m = 2.0 * s + 2.0 * s * z * p;
   const DoubleVector exponent = to_double(n);
   return log_m + exponent * 1.90821492927058770002e-10 + exponent * 6.93147180369123816490e-01;
-}
-
-template <class Real>
-inline Vector<Real> maximum(Vector<Real> a, Vector<Real> b) {
-  return a > b ? a : b;
 }
 
 }  // namespace transducer::cpu::rows

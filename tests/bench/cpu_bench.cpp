@@ -2,7 +2,7 @@
 //
 // Times the CPU layer: loss and gradient of whole batches.
 //
-//   cpu_bench [--threads N] [--repeats N] [--shapes smoke|all] [--json FILE]
+//   cpu_bench [--threads N] [--repeats N] [--shapes smoke|all|NAME] [--json FILE]
 //
 // Each shape first has a slice compared with the reference and is not timed if they differ. Figures are
 // medians with the 10th and 90th percentile. Dense shapes are given as a multiple of copying their logits
@@ -252,8 +252,13 @@ double slice_error(Batch& batch) {
 struct CommandLine {
   int threads = 2;
   int repeats = 7;
-  bool smoke = true;
+  std::string shapes = "smoke";
   std::string json;
+
+  bool wants(const Shape& shape) const {
+    return shape.in_smoke ? shapes == "smoke" || shapes == "all"
+                          : shapes == "all" || shapes == shape.name;
+  }
 };
 
 CommandLine parse(int count, char** values) {
@@ -263,7 +268,7 @@ CommandLine parse(int count, char** values) {
     const std::string value = values[i + 1];
     if (name == "--threads") arguments.threads = std::stoi(value);
     if (name == "--repeats") arguments.repeats = std::stoi(value);
-    if (name == "--shapes") arguments.smoke = value != "all";
+    if (name == "--shapes") arguments.shapes = value;
     if (name == "--json") arguments.json = value;
   }
   return arguments;
@@ -332,7 +337,7 @@ int main(int count, char** values) {
   std::printf("%s, %d threads, large products %.0f GFLOP/s\n", cpu::instruction_set(),
               arguments.threads, peak_product);
   for (const Shape& shape : kShapes) {
-    if (shape.in_smoke || !arguments.smoke) run_shape(shape, arguments, peak_product, json);
+    if (arguments.wants(shape)) run_shape(shape, arguments, peak_product, json);
   }
   if (json != nullptr) std::fclose(json);
   return 0;

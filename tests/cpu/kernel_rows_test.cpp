@@ -85,7 +85,7 @@ void expect_log_sum(const RowKernels<Real>& kernels, Row<Real>& x, std::int64_t 
   }
   double max = kNaN;
   double sum = kNaN;
-  kernels.log_sum(x.data(), count, &max, &sum);
+  kernels.log_sum(x.data(), 0, 1, count, &max, &sum);
   if (bad) {
     ASSERT_TRUE(std::isnan(sum)) << sum << ", count " << count;
     return;
@@ -140,7 +140,7 @@ TEST_P(EachCopyOfRows, Softmax) {
     Row<Real> before(count, 15 - shift, 6);
     const Real log_z = Real(1.75);
     const Real scale = Real(-0.625);
-    rows<Real>().store_softmax(x.data(), count, log_z, scale, stored.data());
+    rows<Real>().store_softmax(x.data(), count, log_z, scale, nullptr, stored.data());
     rows<Real>().add_softmax(x.data(), count, log_z, scale, added.data());
     for (std::int64_t i = 0; i < count; ++i) {
       const double p =
