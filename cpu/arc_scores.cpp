@@ -2,6 +2,7 @@
 #include "cpu/arc_scores.hpp"
 
 #include <cmath>
+#include <limits>
 
 namespace transducer::cpu {
 namespace {
@@ -51,6 +52,24 @@ void write_arc_scores_gradient(const Call& call, std::span<const double> sum) {
                [&]<class Scalar>() { element.data = static_cast<Scalar*>(tensor.data) + offset; });
     write_real(element, {}, sum[i]);
   }
+}
+
+void load_weights_gradient(const Call& call, const TensorRef& weights_gradient,
+                           std::span<Utterance> utterances) {
+  call.team.for_each(static_cast<std::int64_t>(utterances.size()), [&](std::int64_t i, int) {
+    Utterance& utterance = utterances[static_cast<std::size_t>(i)];
+    utterance.feasible = true;
+    utterance.keeps_all = true;
+    for (int a = 0; a < call.plan.num_arcs; ++a) {
+      for (std::int64_t t = 0; t < utterance.frames; ++t) {
+        double* row = utterance.weight_row(a, t);
+        for (std::int64_t u = 0; u < utterance.rows(); ++u) {
+          const bool exists = row[u] != -std::numeric_limits<double>::infinity();
+          row[u] = exists ? -read_real(weights_gradient, {utterance.batch_index, t, u, a}) : 0.0;
+        }
+      }
+    }
+  });
 }
 
 }  // namespace transducer::cpu

@@ -171,7 +171,8 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
     const PlannedArc& arc = call.plan.arcs[a];
     double gamma[kBlockNodes];
     for (std::int64_t i = 0; i < count; ++i) {
-      const bool kept = occupancy[i] > 0.0 && occupancy[i] >= utterance.skip_threshold;
+      const bool kept =
+          utterance.keeps_all || (occupancy[i] > 0.0 && occupancy[i] >= utterance.skip_threshold);
       gamma[i] = utterance.feasible && kept ? arcs(a)[i] : 0.0;
     }
     for (int c = 0; c < arc.num_columns; ++c) {

@@ -116,11 +116,24 @@ bool wants_joint_gradient(const LossResult& result) {
 }
 
 /// Which half of a call runs.
-enum class Pass { whole, forward, backward };
+enum class Pass { whole, forward, backward, scores_backward };
+
+/// The third stage over one wave, and what the posteriors give besides.
+void write_gradients(const Call& call, const WorkspacePlan& plan, const Workspace& workspace,
+                     std::span<Utterance> wave) {
+  if (call.result.arc_scores_gradient.defined()) {
+    add_arc_scores_gradient(call, wave,
+                            take_region<double>(plan, workspace, "arc_scores_gradient"));
+  }
+  if (call.result.logits_gradient.defined()) {
+    dense_gradient(call, wave, take_region<double>(plan, workspace, "logit_rows").data());
+  }
+  if (wants_joint_gradient(call.result)) joint_gradient(call, wave, plan, workspace);
+}
 
 /// The three stages over one wave. In a backward pass the first is a read of what the forward saved.
 void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& workspace, Pass pass,
-              std::span<Utterance> wave) {
+              const TensorRef& weights_gradient, std::span<Utterance> wave) {
   const LossRequest& request = call.request;
   double* logit_rows = take_region<double>(plan, workspace, "logit_rows").data();
   if (pass == Pass::backward) {
@@ -131,6 +144,10 @@ void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& work
     dense_scores(call, wave, logit_rows);
   } else {
     copy_arc_weights(call, wave);
+  }
+  if (pass == Pass::scores_backward) {
+    load_weights_gradient(call, weights_gradient, wave);
+    return write_gradients(call, plan, workspace, wave);
   }
   if (pass == Pass::forward) {
     save_scores(call, wave, take_region<double>(plan, workspace, "saved_scores"));
@@ -145,18 +162,13 @@ void run_wave(const Call& call, const WorkspacePlan& plan, const Workspace& work
   if (!wants_beta) return;
   posteriors(call, wave, skip_mass_of(request, call.valid.shape));
   write_lattice_outputs(call, wave);
-  if (call.result.arc_scores_gradient.defined()) {
-    add_arc_scores_gradient(call, wave,
-                            take_region<double>(plan, workspace, "arc_scores_gradient"));
-  }
-  if (call.result.logits_gradient.defined()) dense_gradient(call, wave, logit_rows);
-  if (wants_joint_gradient(call.result)) joint_gradient(call, wave, plan, workspace);
+  write_gradients(call, plan, workspace, wave);
 }
 
 void run(const LossRequest& request, const LossResult& result, const Options& options,
-         const Workspace& workspace, Pass pass) {
+         const Workspace& workspace, Pass pass, const TensorRef& weights_gradient = {}) {
   ValidRequest valid = validate_on_host(request, result, options, "the cpu backend");
-  valid.shape.apart = pass != Pass::whole;
+  valid.shape.apart = pass == Pass::forward || pass == Pass::backward;
   check(pass != Pass::forward || !valid.shape.gradient, request.caller,
         ": a gradient is asked of the forward pass, expected of the backward pass");
   const WorkspacePlan plan = plan_workspace(valid.shape, options);
@@ -183,7 +195,7 @@ void run(const LossRequest& request, const LossResult& result, const Options& op
     for (std::int64_t i = 0; i < step && first + i < shape.batch; ++i) {
       wave.push_back(make_utterance(call, plan, workspace, first + i, i, scale));
     }
-    run_wave(call, plan, workspace, pass, wave);
+    run_wave(call, plan, workspace, pass, weights_gradient, wave);
     for (const Utterance& utterance : wave) {
       const bool zeroed = request.zero_infinity && utterance.cost == kInfinity;
       const double cost = zeroed ? 0.0 : utterance.cost;
@@ -214,6 +226,22 @@ void forward(const LossRequest& request, const LossResult& result, const Options
 void backward(const LossRequest& request, const LossResult& result, const Options& options,
               const Workspace& workspace) {
   run(request, result, options, workspace, Pass::backward);
+}
+
+void scores_backward(const LossRequest& request, const TensorRef& weights_gradient,
+                     const LossResult& result, const Options& options, const Workspace& workspace) {
+  LossRequest unscaled = request;
+  unscaled.reduction = Reduction::sum;
+  unscaled.clamp = 0.0;
+  const LossShape shape = shape_of(request, result);
+  const std::int64_t expected[] = {shape.batch, shape.frames, shape.labels + 1, shape.arcs};
+  check(weights_gradient.rank == 4 &&
+            std::equal(std::begin(expected), std::end(expected), weights_gradient.extents) &&
+            is_real(weights_gradient.dtype),
+        request.caller, ": the gradient of the arc weights has shape ",
+        weights_gradient.shape_string(), ", expected [", expected[0], ", ", expected[1], ", ",
+        expected[2], ", ", expected[3], "] because that is the shape of the arc weights");
+  run(unscaled, result, options, workspace, Pass::scores_backward, weights_gradient);
 }
 
 const char* instruction_set() { return kernels().instruction_set; }

@@ -34,6 +34,12 @@ void forward(const LossRequest& request, const LossResult& result, const Options
 void backward(const LossRequest& request, const LossResult& result, const Options& options,
               const Workspace& workspace);
 
+/// The derivative of the scores stage alone: `weights_gradient` [B, T, U+1, A] comes in with respect to the
+/// complete arc weights; gradients of the source and of arc_scores that `result` names go out. Gradient scales
+/// (FastEmit) apply, clamping, reductions and skipping do not.
+void scores_backward(const LossRequest& request, const TensorRef& weights_gradient,
+                     const LossResult& result, const Options& options, const Workspace& workspace);
+
 /// The instruction set in use: "baseline", "avx2" or "avx512".
 const char* instruction_set();
 

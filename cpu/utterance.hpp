@@ -47,6 +47,7 @@ struct Utterance {
   bool poisoned = false;         ///< NaN or +inf on some path
   bool saw_poison = false;       ///< NaN or +inf in some weight or boundary score
   double skip_threshold = 0.0;   ///< nodes of lower occupancy are left out of the backward
+  bool keeps_all = false;        ///< what stands in for gamma may have any sign
   double scale = 1.0;            ///< reduction times upstream
   std::int64_t best_start = -1;  ///< of the best path, in the max semiring
   std::int64_t best_end = -1;

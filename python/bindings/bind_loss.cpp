@@ -30,6 +30,8 @@ struct Backend {
   Entry loss;
   Entry forward;
   Entry backward;
+  void (*scores_backward)(const LossRequest&, const TensorRef&, const LossResult&, const Options&,
+                          const Workspace&);
   bool saves;
 };
 
@@ -41,11 +43,17 @@ constexpr const char* kBuilt = "'reference'";
 
 Backend find_backend(const std::string& name, const std::string& caller) {
   if (name == "reference") {
-    return {reference::plan_workspace, reference::loss, reference::loss, reference::loss, false};
+    return {reference::plan_workspace,
+            reference::loss,
+            reference::loss,
+            reference::loss,
+            reference::scores_backward,
+            false};
   }
 #if defined(TX_HAVE_CPU)
   if (name == "cpu") {
-    return {cpu::plan_workspace, cpu::loss, cpu::forward, cpu::backward, true};
+    return {cpu::plan_workspace,  cpu::loss, cpu::forward, cpu::backward,
+            cpu::scores_backward, true};
   }
 #endif
   if (name == "cpu" || name == "cuda") {
@@ -99,6 +107,22 @@ void evaluate_half(const std::string& caller, const std::string& backend_name,
   const Workspace workspace{.scratch = scratch.span(), .saved = bytes_of(saved, caller)};
   (is_forward ? backend.forward : backend.backward)(call.request, call.result, call.options,
                                                     workspace);
+}
+
+/// From a gradient of the arc weights to gradients of the source and of arc_scores.
+void scores_backward(const std::string& caller, const std::string& backend_name,
+                     const VariantTable& variant, const py::dict& inputs, const py::dict& outputs,
+                     const py::dict& options) {
+  const Backend backend = find_backend(backend_name, caller);
+  CallFromPython call;
+  fill_call(caller, variant, inputs, outputs, options, call);
+  check(inputs.contains("weights_gradient"), caller, ": no gradient of the arc weights was given");
+  const TensorRef weights_gradient = py::cast<const Array&>(inputs["weights_gradient"]).ref;
+  const py::gil_scoped_release release;
+  const LossShape shape = shape_of(call.request, call.result);
+  const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
+  backend.scores_backward(call.request, weights_gradient, call.result, call.options,
+                          {.scratch = scratch.span(), .saved = {}});
 }
 
 /// The planes and type of [B, planes, T, U+1] that the forward of a backend saves.
@@ -173,6 +197,7 @@ void bind_loss(py::module_& module) {
                const py::dict& inputs, const py::dict& outputs, const py::dict& options) {
               evaluate_half(caller, backend, variant, inputs, outputs, options, false);
             });
+  bind_half("scores_backward", &scores_backward);
   module.def("saved_layout", &saved_layout, py::arg("backend"), py::arg("variant"));
   module.def("plan", &plan, py::arg("backend"), py::arg("sizes"), py::arg("options"));
 #if defined(TX_HAVE_CPU)

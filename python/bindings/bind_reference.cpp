@@ -86,18 +86,6 @@ py::list inspect(const std::string& caller, const VariantTable& variant, const p
   return out;
 }
 
-void scores_backward(const std::string& caller, const VariantTable& variant, const py::dict& inputs,
-                     const Array& weights_gradient, const py::dict& outputs,
-                     const py::dict& options) {
-  CallFromPython call;
-  fill_call(caller, variant, inputs, outputs, options, call);
-  const py::gil_scoped_release release;
-  const LossShape shape = shape_of(call.request, call.result);
-  const ScratchMemory scratch(reference::plan_workspace(shape, call.options).scratch_bytes());
-  reference::scores_backward(call.request, weights_gradient.ref, call.result, call.options,
-                             {.scratch = scratch.span(), .saved = {}});
-}
-
 /// All paths of one small utterance, as (log-weight, steps): for ft.check and teaching.
 py::list enumerate_paths(const VariantTable& variant, const py::array_t<double>& logits,
                          const std::vector<std::int64_t>& labels, bool from_log_probs,
@@ -137,9 +125,6 @@ void bind_reference(py::module_& module) {
   module.def("best_paths", &best_paths, py::arg("caller"), py::arg("variant"), py::arg("inputs"),
              py::arg("options"));
   module.def("inspect", &inspect, py::arg("caller"), py::arg("variant"), py::arg("inputs"),
-             py::arg("options"));
-  module.def("scores_backward", &scores_backward, py::arg("caller"), py::arg("variant"),
-             py::arg("inputs"), py::arg("weights_gradient"), py::arg("outputs"),
              py::arg("options"));
   module.def("enumerate_paths", &enumerate_paths, py::arg("variant"), py::arg("logits"),
              py::arg("labels"), py::arg("from_log_probs") = false, py::arg("limit") = 100000);

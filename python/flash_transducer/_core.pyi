@@ -62,9 +62,9 @@ def inspect(
 ) -> list[dict[str, Any]]: ...
 def scores_backward(
     caller: str,
+    backend: str,
     variant: VariantTable,
     inputs: dict[str, Array],
-    weights_gradient: Array,
     outputs: dict[str, Array],
     options: dict[str, Any],
 ) -> None: ...
