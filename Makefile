@@ -16,7 +16,8 @@ setup:  ## build, and make .venv/bin/python able to import flash_transducer
 demo: setup  ## costs, gradients and lattice pictures of four variants on real lengths
 	@.venv/bin/flash-transducer demo
 
-test: setup  ## every test, and one line with the true sum; TX_CASES=3000 draws more random cases
+test:  ## every test, and one line with the true sum; TX_CASES=3000 draws more random cases; TORCH=0: no PyTorch
+	@./setup.sh --torch
 	@.venv/bin/python tests/support/count.py --build build
 
 bench: setup  ## time the cpu backend: every shape, as a table and as build/bench.json

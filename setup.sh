@@ -5,20 +5,22 @@
 # system packages, .venv, the build directory, the package under BUILD/site and a .pth file that names it.
 # Every step looks first and does nothing when there is nothing to do; a second run takes seconds.
 #
-#   setup.sh [--extras test,lint] [--build build] [--only-venv] [-- MESON_OPTION ...]
+#   setup.sh [--extras test,lint] [--torch] [--build build] [--only-venv] [-- MESON_OPTION ...]
 #
 # PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers
-# at a time; TX_WERROR=true makes warnings errors.
+# at a time; TX_WERROR=true makes warnings errors. --torch adds PyTorch for the tests of flash_transducer.torch,
+# unless .venv has one or TORCH is 0: without it those tests are counted as skipped.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
 
-extras=test build=build only_venv=
+extras=test build=build only_venv= with_torch=
 while [ $# -gt 0 ]; do
   case $1 in
     --extras) extras=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
     --only-venv) only_venv=1; shift ;;
+    --torch) with_torch=1; shift ;;
     --) shift; break ;;
     *) echo "setup.sh: unknown argument $1" >&2; exit 2 ;;
   esac
@@ -142,6 +144,12 @@ for extra in extras:  # grows while an extra names others of ours
 print("\n".join(wanted))
 PYTHON
 }
+
+has_torch() { "$venv/bin/python" -c 'from importlib.util import find_spec; assert find_spec("torch")' 2>/dev/null; }
+if [ -n "$with_torch" ] && [ "${TORCH:-}" != 0 ] && ! has_torch; then
+  say "adding PyTorch (TORCH=0 leaves it out)"
+  extras=$extras,test-torch
+fi
 
 for set_name in ${extras//,/ }; do
   stamp=$venv/.requirements_$set_name

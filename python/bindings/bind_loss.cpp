@@ -99,7 +99,7 @@ void evaluate_half(const std::string& caller, const std::string& backend_name,
   fill_call(caller, variant, inputs, outputs, options, call);
   const py::dict& holder = is_forward ? outputs : inputs;
   check(holder.contains("saved"), caller, ": no saved array was given");
-  const TensorRef saved = py::cast<const Array&>(holder["saved"]).ref;
+  const TensorRef saved = tensor_ref_of(holder["saved"], "saved", caller);
   const py::gil_scoped_release release;
   LossShape shape = shape_of(call.request, call.result);
   shape.apart = true;

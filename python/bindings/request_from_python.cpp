@@ -32,12 +32,18 @@ constexpr std::pair<const char*, Reduction> kReductions[] = {
     {"mean_target", Reduction::mean_target},
     {"mean_frame", Reduction::mean_frame}};
 
+/// The value of a key, or a null handle: one look-up, where contains() and [] take two.
+py::handle find(const py::dict& values, const char* name) {
+  return PyDict_GetItemString(values.ptr(), name);
+}
+
 template <class Enum, std::size_t N>
 void read_word(const py::dict& options, const char* name,
                const std::pair<const char*, Enum> (&words)[N], const std::string& caller,
                Enum& value) {
-  if (!options.contains(name)) return;
-  const std::string given = py::str(options[name]);
+  const py::handle option = find(options, name);
+  if (!option) return;
+  const std::string given = py::str(option);
   std::string known;
   for (const auto& [word, meaning] : words) {
     if (given == word) {
@@ -51,41 +57,55 @@ void read_word(const py::dict& options, const char* name,
 
 template <class T>
 void read_number(const py::dict& options, const char* name, const std::string& caller, T& value) {
-  if (!options.contains(name)) return;
+  const py::handle option = find(options, name);
+  if (!option) return;
   try {
-    value = py::cast<T>(options[name]);
+    value = py::cast<T>(option);
   } catch (const py::cast_error&) {
     const char* const kind = std::is_same_v<T, bool>       ? "True or False"
                              : std::is_floating_point_v<T> ? "a number"
                              : std::is_unsigned_v<T>       ? "an integer of 0 or more"
                                                            : "an integer";
-    throw py::type_error(concat(caller, ": ", name, " is ", std::string(py::repr(options[name])),
-                                ", expected ", kind));
+    throw py::type_error(
+        concat(caller, ": ", name, " is ", std::string(py::repr(option)), ", expected ", kind));
   }
 }
 
-void read_array(const py::dict& arrays, const char* name, TensorRef& ref) {
-  if (arrays.contains(name)) ref = py::cast<const Array&>(arrays[name]).ref;
-}
+/// Arrays by name: made by array_from_python, or DLPack capsules that are read here.
+class Arrays {
+ public:
+  Arrays(const py::dict& arrays, const std::string& caller) : arrays_(arrays), caller_(caller) {}
 
-void read_source(const std::string& caller, const py::dict& inputs, const py::dict& options,
+  bool contain(const char* name) const { return find(arrays_, name).ptr() != nullptr; }
+
+  void read(const char* name, TensorRef& ref, const char* shown = nullptr) const {
+    const py::handle value = find(arrays_, name);
+    if (value) ref = tensor_ref_of(value, shown != nullptr ? shown : name, caller_);
+  }
+
+ private:
+  const py::dict& arrays_;
+  const std::string& caller_;
+};
+
+void read_source(const std::string& caller, const Arrays& inputs, const py::dict& options,
                  LossRequest& request) {
-  if (inputs.contains("logits")) {
+  if (inputs.contain("logits")) {
     DenseSource source;
-    read_array(inputs, "logits", source.logits);
+    inputs.read("logits", source.logits);
     request.source = source;
-  } else if (inputs.contains("arc_weights")) {
+  } else if (inputs.contain("arc_weights")) {
     ArcWeightSource source;
-    read_array(inputs, "arc_weights", source.arc_weights);
+    inputs.read("arc_weights", source.arc_weights);
     request.source = source;
   } else {
     JointSource source;
-    read_array(inputs, "encoder", source.encoder);
-    read_array(inputs, "predictor", source.predictor);
-    read_array(inputs, "weight", source.weight);
-    read_array(inputs, "bias", source.bias);
-    read_array(inputs, "predictor_mask", source.predictor_mask);
-    read_array(inputs, "utterance_ids", source.utterance_ids);
+    inputs.read("encoder", source.encoder);
+    inputs.read("predictor", source.predictor);
+    inputs.read("weight", source.weight);
+    inputs.read("bias", source.bias);
+    inputs.read("predictor_mask", source.predictor_mask);
+    inputs.read("utterance_ids", source.utterance_ids);
     read_word(options, "activation", kActivations, caller, source.activation);
     read_word(options, "precision", kPrecisions, caller, source.precision);
     read_number(options, "dropout", caller, source.dropout);
@@ -94,54 +114,62 @@ void read_source(const std::string& caller, const py::dict& inputs, const py::di
   }
 }
 
-void read_result(const py::dict& outputs, LossResult& result) {
-  read_array(outputs, "costs", result.costs);
-  read_array(outputs, "total", result.total);
-  read_array(outputs, "logits_gradient", result.logits_gradient);
-  read_array(outputs, "encoder_gradient", result.encoder_gradient);
-  read_array(outputs, "predictor_gradient", result.predictor_gradient);
-  read_array(outputs, "weight_gradient", result.weight_gradient);
-  read_array(outputs, "bias_gradient", result.bias_gradient);
-  read_array(outputs, "arc_weights_gradient", result.arc_weights_gradient);
-  read_array(outputs, "arc_scores_gradient", result.arc_scores_gradient);
-  read_array(outputs, "start_scores_gradient", result.start_scores_gradient);
-  read_array(outputs, "final_scores_gradient", result.final_scores_gradient);
-  read_array(outputs, "arc_weights", result.arc_weights);
-  read_array(outputs, "alpha", result.alpha);
-  read_array(outputs, "beta", result.beta);
-  read_array(outputs, "arc_posterior", result.arc_posterior);
-  read_array(outputs, "occupancy", result.occupancy);
-  read_array(outputs, "skipped_mass", result.skipped_mass);
+void read_result(const Arrays& outputs, LossResult& result) {
+  outputs.read("costs", result.costs);
+  outputs.read("total", result.total);
+  outputs.read("logits_gradient", result.logits_gradient);
+  outputs.read("encoder_gradient", result.encoder_gradient);
+  outputs.read("predictor_gradient", result.predictor_gradient);
+  outputs.read("weight_gradient", result.weight_gradient);
+  outputs.read("bias_gradient", result.bias_gradient);
+  outputs.read("arc_weights_gradient", result.arc_weights_gradient);
+  outputs.read("arc_scores_gradient", result.arc_scores_gradient);
+  outputs.read("start_scores_gradient", result.start_scores_gradient);
+  outputs.read("final_scores_gradient", result.final_scores_gradient);
+  outputs.read("arc_weights", result.arc_weights);
+  outputs.read("alpha", result.alpha);
+  outputs.read("beta", result.beta);
+  outputs.read("arc_posterior", result.arc_posterior);
+  outputs.read("occupancy", result.occupancy);
+  outputs.read("skipped_mass", result.skipped_mass);
 }
 
 }  // namespace
 
-void fill_call(const std::string& caller, const VariantTable& variant, const py::dict& inputs,
-               const py::dict& outputs, const py::dict& options, CallFromPython& call) {
+void fill_call(const std::string& caller, const VariantTable& variant, const py::dict& given,
+               const py::dict& wanted, const py::dict& options, CallFromPython& call) {
   call.caller = caller;
+  const Arrays inputs(given, call.caller);
   LossRequest& request = call.request;
   request.caller = call.caller;
   request.variant = variant;
   read_source(caller, inputs, options, request);
-  read_array(inputs, "targets", request.targets);
-  read_array(inputs, "frame_lengths", request.frame_lengths);
-  read_array(inputs, "target_lengths", request.target_lengths);
-  read_array(inputs, "arc_scores", request.arc_scores);
-  read_array(inputs, "band", request.band);
-  read_array(inputs, "start_scores", request.start_scores);
-  read_array(inputs, "final_scores", request.final_scores);
-  read_array(inputs, "upstream", request.upstream);
+  inputs.read("targets", request.targets);
+  inputs.read("frame_lengths", request.frame_lengths,
+              inputs.contain("encoder") ? "encoder_lengths" : "logit_lengths");
+  inputs.read("target_lengths", request.target_lengths);
+  inputs.read("arc_scores", request.arc_scores);
+  inputs.read("band", request.band);
+  inputs.read("start_scores", request.start_scores);
+  inputs.read("final_scores", request.final_scores);
+  inputs.read("upstream", request.upstream);
   read_word(options, "semiring", kSemirings, caller, request.semiring);
   read_word(options, "reduction", kReductions, caller, request.reduction);
   read_number(options, "clamp", caller, request.clamp);
   read_number(options, "zero_infinity", caller, request.zero_infinity);
   read_number(options, "from_log_probs", caller, request.from_log_probs);
   read_number(options, "skip_mass", caller, request.skip_mass);
-  read_result(outputs, call.result);
+  read_result(Arrays(wanted, call.caller), call.result);
   read_number(options, "threads", caller, call.options.threads);
   read_number(options, "workspace_limit", caller, call.options.workspace_limit);
   read_number(options, "validate", caller, call.options.validate);
   call.options.cancelled = signal_is_pending;
+}
+
+TensorRef tensor_ref_of(const py::handle& value, const std::string& name,
+                        const std::string& caller) {
+  if (!PyCapsule_CheckExact(value.ptr())) return py::cast<const Array&>(value).ref;
+  return array_from_python(py::reinterpret_borrow<py::object>(value), name, caller).ref;
 }
 
 bool signal_is_pending(void* context) {

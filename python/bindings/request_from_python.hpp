@@ -25,8 +25,12 @@ struct CallFromPython {
 };
 
 /// Fills a call. Throws InvalidArgument for a word or an option that is not known.
-void fill_call(const std::string& caller, const VariantTable& variant, const pybind11::dict& inputs,
-               const pybind11::dict& outputs, const pybind11::dict& options, CallFromPython& call);
+void fill_call(const std::string& caller, const VariantTable& variant, const pybind11::dict& given,
+               const pybind11::dict& wanted, const pybind11::dict& options, CallFromPython& call);
+
+/// What an entry of a dictionary of arrays refers to: an Array, or a DLPack capsule, which is read here.
+TensorRef tensor_ref_of(const pybind11::handle& value, const std::string& name,
+                        const std::string& caller);
 
 /// Polls Python's signal handlers, at most every 50 ms, so that Ctrl-C ends a long call.
 bool signal_is_pending(void* context);

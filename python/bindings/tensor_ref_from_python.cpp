@@ -136,14 +136,7 @@ void read_dlpack(const dlpack::Tensor& tensor, const Context& context, TensorRef
 
 /// The capsule owns the tensor until it is taken; keeping the capsule unused keeps the memory, and
 /// its own destructor frees it.
-Array from_dlpack(const py::object& object, const Context& context) {
-  py::object capsule;
-  try {
-    capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_TypeError)) throw;
-    capsule = object.attr("__dlpack__")();  // a producer that knows no versions
-  }
+Array from_capsule(const py::object& capsule, const Context& context) {
   Array result;
   if (void* versioned = PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")
                             ? PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")
@@ -159,6 +152,19 @@ Array from_dlpack(const py::object& object, const Context& context) {
     if (managed == nullptr) throw py::error_already_set();
     read_dlpack(managed->tensor, context, result.ref);
   }
+  result.owner = capsule;
+  return result;
+}
+
+Array from_dlpack(const py::object& object, const Context& context) {
+  py::object capsule;
+  try {
+    capsule = object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    capsule = object.attr("__dlpack__")();  // a producer that knows no versions
+  }
+  Array result = from_capsule(capsule, context);
   result.owner = py::make_tuple(object, capsule);
   return result;
 }
@@ -175,6 +181,7 @@ bool is_torch_tensor(const py::object& object) {
 Array array_from_python(const py::object& object, const std::string& name,
                         const std::string& caller) {
   const Context context{name, caller};
+  if (PyCapsule_CheckExact(object.ptr())) return from_capsule(object, context);
   if (py::isinstance<py::array>(object)) return from_numpy(object, context);
   if (is_torch_tensor(object)) return from_torch(object, context);
   if (py::hasattr(object, "__dlpack__")) return from_dlpack(object, context);

@@ -6,6 +6,9 @@
 ft.tdt([0, 1, 2])
 """
 
+import importlib
+from typing import Any
+
 from flash_transducer import _named, masks
 from flash_transducer._api import (
     align,
@@ -66,3 +69,10 @@ __all__ = [
     "value_and_grad",
 ]
 __all__ += _named.__all__
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``ft.torch`` where it is first used: PyTorch is optional, and slow to import."""
+    if name != "torch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("flash_transducer.torch")

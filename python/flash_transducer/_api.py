@@ -22,6 +22,7 @@ from flash_transducer._run import (
     run_scores,
     wrt_names,
 )
+from flash_transducer._tensors import takes_tensors
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.memory_plan import Plan, make_plan
 from flash_transducer.variants import Variant
@@ -49,6 +50,7 @@ def _dense_call(
     return Call(caller, variant, backend, inputs)
 
 
+@takes_tensors
 def loss(
     logits: Any,
     targets: Any,
@@ -155,6 +157,7 @@ def loss(
     return run_loss(call)
 
 
+@takes_tensors
 def value_and_grad(
     logits: Any,
     targets: Any,
@@ -231,6 +234,7 @@ def value_and_grad(
     return value, gradients[0] if isinstance(wrt, str) else gradients
 
 
+@takes_tensors
 def skipped_mass(
     logits: Any,
     targets: Any,
@@ -276,6 +280,7 @@ def skipped_mass(
     return mass
 
 
+@takes_tensors
 def scores(
     logits: Any,
     targets: Any,
@@ -315,6 +320,7 @@ def scores(
     return run_scores(call)
 
 
+@takes_tensors
 def lattice_loss(
     arc_weights: Any,
     logit_lengths: Any,
@@ -367,6 +373,7 @@ def lattice_loss(
     return run_loss(call)
 
 
+@takes_tensors
 def lattice(
     logits: Any,
     targets: Any,
@@ -414,6 +421,7 @@ def lattice(
     return run_lattice(call, logit_lengths, target_lengths)
 
 
+@takes_tensors
 def align(
     logits: Any,
     targets: Any,

@@ -92,9 +92,9 @@ class Call:
     def set_options(self, **options: Any) -> None:
         """Take options; None leaves the library's default where the signature's own default is None."""
         for name, value in options.items():
-            if value is None and name in _OPTIONAL:
+            if value is None and name in OPTIONAL:
                 continue
-            self.options[name] = _checked_option(self.caller, name, value)
+            self.options[name] = checked_option(self.caller, name, value)
 
     @property
     def cost_dtype(self) -> np.dtype[Any]:
@@ -154,12 +154,12 @@ class Call:
 _REQUIRED = (*(name for name in _SOURCES if name != "bias"), "targets", "frame_lengths", "target_lengths")
 
 # Options whose default in the signatures is None, and the types of those that are not words.
-_OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate", "threads")
+OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate", "threads")
 _REALS = ("clamp", "dropout", "skip_mass")
 _FLAGS = ("zero_infinity", "from_log_probs", "validate")
 
 
-def _checked_option(caller: str, name: str, value: Any) -> Any:
+def checked_option(caller: str, name: str, value: Any) -> Any:
     """The option as a type that the compiled library takes."""
     if name in _REALS:
         if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from flash_transducer._api import RNNT
 from flash_transducer._call import Call
 from flash_transducer._run import check_ignored, run_align, run_lattice, run_loss, run_scores, wrt_names
+from flash_transducer._tensors import takes_tensors
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.variants import Variant
 
@@ -37,6 +38,16 @@ class JointGradients(NamedTuple):
     bias: Any
 
 
+def seeded(caller: str, dropout: Any, seed: Any) -> Any:
+    """The seed of the dropout mask; 0 where nothing is dropped."""
+    if seed is None and isinstance(dropout, (int, float, np.number)) and dropout:
+        raise ValueError(
+            f"{caller}: dropout is {dropout} and seed is None, expected a seed: the dropout "
+            "mask is drawn from it, so that every backend and every shard draws the same"
+        )
+    return 0 if seed is None else seed
+
+
 def _joint_call(caller: str, values: dict[str, Any]) -> Call:
     inputs = {
         "encoder": values["encoder"],
@@ -50,22 +61,18 @@ def _joint_call(caller: str, values: dict[str, Any]) -> Call:
         "utterance_ids": values["utterance_ids"],
         **{name: values.get(name) for name in _EXTRA_INPUTS},
     }
-    if np.ndim(values["dropout"]) == 0 and values["dropout"] and values["seed"] is None:
-        raise ValueError(
-            f"{caller}: dropout is {values['dropout']} and seed is None, expected a seed: the dropout "
-            "mask is drawn from it, so that every backend and every shard draws the same"
-        )
     call = Call(caller, values["variant"], values["backend"], inputs)
     call.set_options(
         activation=values["activation"],
         dropout=values["dropout"],
-        seed=values["seed"],
+        seed=seeded(caller, values["dropout"], values["seed"]),
         precision=values["precision"],
         **{name: values[name] for name in _LOSS_OPTIONS if name in values},
     )
     return call
 
 
+@takes_tensors
 def joint_loss(
     encoder: Any,
     predictor: Any,
@@ -147,6 +154,7 @@ def joint_loss(
     return run_loss(_joint_call("ft.joint_loss", dict(locals())))
 
 
+@takes_tensors
 def joint_value_and_grad(
     encoder: Any,
     predictor: Any,
@@ -223,6 +231,7 @@ def joint_value_and_grad(
     return value, gradients[0] if isinstance(wrt, str) else gradients
 
 
+@takes_tensors
 def joint_scores(
     encoder: Any,
     predictor: Any,
@@ -260,6 +269,7 @@ def joint_scores(
     return run_scores(_joint_call("ft.joint_scores", dict(locals())))
 
 
+@takes_tensors
 def joint_lattice(
     encoder: Any,
     predictor: Any,
@@ -305,6 +315,7 @@ def joint_lattice(
     return run_lattice(call, encoder_lengths, target_lengths)
 
 
+@takes_tensors
 def joint_align(
     encoder: Any,
     predictor: Any,

@@ -58,6 +58,8 @@ class Variant:
     heads: int = 0
     # How a named variant was made, for printing; two equal tables are equal however they were made.
     call: ClassVar[str] = ""
+    # JSON, made once: what travels where only plain values can. A plain attribute, which compilers can read.
+    text: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         word(self.name, "Variant: name")
@@ -71,6 +73,7 @@ class Variant:
             if not isinstance(group, Group):
                 raise TypeError(f"Variant: a group is {group!r}, expected an ft.Group")
         _ = self.table  # raises if the variant is not legal
+        object.__setattr__(self, "text", self.to_json())
 
     @cached_property
     def table(self) -> _core.VariantTable:

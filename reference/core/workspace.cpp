@@ -31,8 +31,10 @@ void WorkspacePlan::book(std::string name, std::string shape, RegionKind kind, s
   std::size_t& total = kind == RegionKind::scratch ? scratch_bytes_ : saved_bytes_;
   check(bytes <= std::numeric_limits<std::size_t>::max() / 2 - total, "the workspace region ", name,
         " of ", bytes, " bytes does not fit in 63 bits");
-  regions_.push_back({std::move(name), std::move(shape), kind, bytes, kWorkspaceAlignment, total});
-  total = round_up(total + bytes);
+  // Aligned where it begins, not where it ends: the last region takes no byte more than it needs.
+  const std::size_t offset = round_up(total);
+  regions_.push_back({std::move(name), std::move(shape), kind, bytes, kWorkspaceAlignment, offset});
+  total = offset + bytes;
 }
 
 void WorkspacePlan::note_never_made(std::string name, std::string shape, std::size_t bytes) {

@@ -21,6 +21,22 @@ def test_import_needs_numpy_only():
     assert run.returncode == 0, run.stderr
 
 
+def test_only_tensors_need_pytorch():
+    program = """
+import sys
+sys.modules["torch"] = None
+import flash_transducer as ft
+assert abs(ft.loss([[[[0.0, 0.0]]]], [[]], [1], [0]) - 0.6931) < 1e-4
+try:
+    ft.torch
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    run = run_python(program)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("flash_transducer.torch needs PyTorch 2.4 or newer, which is not installed")
+
+
 @pytest.mark.skipif(os.environ.get("TX_SANITIZE", "none") != "none", reason="sanitizers are slow")
 def test_import_takes_under_half_a_second():
     def seconds(code):

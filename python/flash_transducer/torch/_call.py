@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the arguments of a function to one operator: what is checked and converted on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flash_transducer import _call as host
+from flash_transducer._call import OPTIONAL, checked_option
+from flash_transducer.torch._sources import INTEGERS, Source
+from flash_transducer.variants import Variant
+
+
+def choose_backend(backend: str | None, first: Any, caller: str) -> str:
+    """The caller's backend, or that of the device of the first tensor."""
+    if backend is None:
+        kind: str = first.device.type
+        return host.DEFAULT_BACKEND if kind in ("cpu", "meta") else kind
+    if not isinstance(backend, str):
+        raise TypeError(f"{caller}: backend is {backend!r}, expected a name such as 'cpu'")
+    return backend
+
+
+def _to_tensor(value: Any, name: str, caller: str, device: torch.device) -> Tensor:
+    """Lists, numbers and NumPy arrays, which share their memory where they can."""
+    if not isinstance(value, (list, tuple, int, float, np.ndarray, np.generic)):
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}, expected a torch.Tensor")
+    try:
+        tensor = torch.as_tensor(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{caller}: {name} makes no tensor, expected rows of equal length ({error})"
+        ) from None
+    if tensor.numel() == 0 and name in INTEGERS and not isinstance(value, np.ndarray):
+        tensor = tensor.to(torch.int64)
+    return tensor.to(device)
+
+
+def tensors_of(source: Source, caller: str, values: Sequence[Any]) -> tuple[list[Tensor | None], bool]:
+    """All tensors of a call, on one device, and whether a backward pass may follow.
+
+    Labels and lengths may be on the host. Refuses a gradient that there is not, rather than leave it out.
+    """
+    first = next((value for value in values if isinstance(value, Tensor)), None)
+    device = torch.device("cpu") if first is None else first.device
+    may_differentiate = torch.is_grad_enabled()
+    needs_graph = False
+    tensors: list[Tensor | None] = []
+    for name, value, optional, differentiable in zip(
+        source.tensors, values, source.optional, source.differentiable, strict=True
+    ):
+        if value is None:
+            if not optional:
+                raise TypeError(f"{caller}: {source.shown(name)} is None, expected a tensor")
+            tensors.append(None)
+            continue
+        if not isinstance(value, Tensor):
+            value = _to_tensor(value, source.shown(name), caller, device)
+        elif value.device != device and not (name in INTEGERS and value.device.type == "cpu"):
+            raise ValueError(
+                f"{caller}: {source.shown(name)} is on {value.device} and {source.given[0]} on {device}, "
+                "expected one device (labels and lengths may be on the host)"
+            )
+        if may_differentiate and value.requires_grad:
+            if not differentiable:
+                raise ValueError(
+                    f"{caller}: {source.shown(name)} requires a gradient, but the loss has none with "
+                    f"respect to it; expected {source.shown(name)}.detach()"
+                )
+            needs_graph = True
+        tensors.append(value)
+    return tensors, needs_graph
+
+
+@lru_cache(maxsize=256, typed=True)  # typed: 1 is not True
+def _checked(caller: str, names: tuple[str, ...], *values: Any) -> tuple[Any, ...]:
+    options: list[Any] = []
+    for name, value in zip(names, values, strict=True):
+        if value is None and name in OPTIONAL:
+            options.append(None)
+            continue
+        option = checked_option(caller, name, value)
+        if name == "seed":  # the operator's integers are signed
+            option = option - 2**64 if option >= 2**63 else option
+        options.append(option)
+    return tuple(options)
+
+
+def checked_options(caller: str, names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Options as the operator takes them."""
+    if torch.compiler.is_compiling():
+        return values  # the operator's own types refuse what does not fit
+    try:
+        return _checked(caller, names, *values)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _checked.__wrapped__(caller, names, *values)
+
+
+def checked_variant(caller: str, variant: Any) -> str:
+    """The variant as its JSON, made once."""
+    if not isinstance(variant, Variant):
+        raise TypeError(
+            f"{caller}: variant is a {type(variant).__name__}, expected an ft.Variant such as ft.rnnt()"
+        )
+    return variant.text
+
+
+def prepare(
+    source: Source,
+    caller: str,
+    values: Sequence[Any],
+    variant: Any,
+    backend: str | None,
+    options: tuple[Any, ...],
+) -> tuple[list[Tensor | None], tuple[Any, ...], bool]:
+    """Tensors and options of an operator, checked and in its order, and whether a backward may follow."""
+    text = checked_variant(caller, variant)
+    tensors, needs_graph = tensors_of(source, caller, values)
+    checked = checked_options(caller, source.options[3:], options)
+    return tensors, (caller, text, choose_backend(backend, tensors[0], caller), *checked), needs_graph
+
+
+def run_loss(
+    source: Source,
+    caller: str,
+    values: Sequence[Any],
+    variant: Any,
+    backend: str | None,
+    options: tuple[Any, ...],
+    *,
+    inplace_grad: bool = False,
+) -> Tensor:
+    """Cost of a call, with autograd."""
+    tensors, rest, keep = prepare(source, caller, values, variant, backend, options)
+    if inplace_grad and keep:
+        _check_inplace(caller, tensors[0])
+    operator = getattr(torch.ops.flash_transducer, source.operator).default
+    cost: Tensor = operator(*tensors, *rest, inplace_grad, keep)[0]
+    return cost
+
+
+def _check_inplace(caller: str, logits: Any) -> None:
+    if logits.requires_grad and logits.is_leaf:
+        raise ValueError(
+            f"{caller}: inplace_grad is True and logits is a leaf that requires a gradient, expected the "
+            "output of a layer: the gradient is written over the logits, which would destroy a parameter"
+        )
+
+
+def run_scores(
+    source: Source,
+    caller: str,
+    values: Sequence[Any],
+    variant: Any,
+    backend: str | None,
+    options: tuple[Any, ...],
+) -> Tensor:
+    """Arc weights of a call, with autograd."""
+    tensors, rest, _ = prepare(source, caller, values, variant, backend, options)
+    weights: Tensor = getattr(torch.ops.flash_transducer, source.operator).default(*tensors, *rest)
+    return weights
+
+
+def autocast_joint(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Under autocast the joint's float32 inputs are rounded to its type, as those of a linear layer are."""
+    kind = next((value.device.type for value in values if isinstance(value, Tensor)), "cpu")
+    if not torch.is_autocast_enabled(kind):
+        return values
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
+        for value in values
+    )

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library's calls as operators of PyTorch, in the name space ``flash_transducer``.
+
+Three sources have a loss, two have scores; each is a forward operator and a backward operator:
+
+    loss(tensors, options, inplace_grad, keep) -> cost, saved
+    loss_backward(upstream, saved, tensors, options, wanted) -> gradients
+    loss_backward_(upstream, saved, tensors, options) -> nothing: writes the logits' gradient over them
+    scores(tensors, options) -> arc weights
+    scores_backward(weights_gradient, tensors, options, wanted) -> gradients
+
+`saved` is what the backend's forward keeps for its backward, empty if `keep` is false; `wanted` says of each
+tensor whether its gradient is made. A variant travels as its JSON. Autograd is registered as a kernel of its
+own: torch.library.register_autograd takes 100 microseconds a call for a schema of this length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+
+from flash_transducer import _core
+from flash_transducer.torch._request import Request
+from flash_transducer.torch._sources import JOINT_LOSS, JOINT_SCORES, LATTICE_LOSS, LOSS, SCORES, Source
+
+_library = torch.library.Library("flash_transducer", "DEF")
+
+
+def _loss(source: Source, run: bool, *arguments: Any) -> tuple[Tensor, Tensor]:
+    request = Request(source, arguments)
+    keep = arguments[-1]
+    cost, saved = request.cost_and_saved(keep)
+    outputs = {"costs" if request.settings.per_utterance else "total": cost}
+    if run and keep:
+        request.run(_core.forward, {**outputs, "saved": saved})
+    elif run:
+        request.run(_core.evaluate, outputs)
+    return cost, saved
+
+
+def _loss_backward(
+    source: Source, run: bool, upstream: Tensor, saved: Tensor, *arguments: Any
+) -> list[Tensor]:
+    request = Request(source, arguments)
+    gradients = request.gradients(arguments[-1])
+    if run and gradients:
+        request.run(_core.backward, gradients, upstream=upstream, saved=saved)
+    return list(gradients.values())
+
+
+def _loss_backward_in_place(
+    source: Source, run: bool, upstream: Tensor, saved: Tensor, *arguments: Any
+) -> None:
+    """The gradient of the logits alone, written over them."""
+    request = Request(source, arguments)
+    logits = arguments[0]
+    torch.autograd.graph.increment_version(logits)
+    if run:
+        request.run(_core.backward, {"logits_gradient": logits}, upstream=upstream, saved=saved)
+
+
+def _scores(source: Source, run: bool, *arguments: Any) -> Tensor:
+    request = Request(source, arguments)
+    weights = request.arc_weights()
+    if run:
+        request.run(_core.evaluate, {"arc_weights": weights})
+    return weights
+
+
+def _scores_backward(source: Source, run: bool, weights_gradient: Tensor, *arguments: Any) -> list[Tensor]:
+    request = Request(source, arguments)
+    gradients = request.gradients(arguments[-1])
+    if run and gradients:
+        request.run(_reference_scores_backward, gradients, weights_gradient=weights_gradient)
+    return list(gradients.values())
+
+
+def _reference_scores_backward(
+    caller: str, backend: str, table: Any, inputs: dict[str, Any], outputs: dict[str, Any], options: Any
+) -> None:
+    del backend  # only the reference offers this stage alone
+    given = _core.Array(inputs.pop("weights_gradient"), "the gradient of the arc weights", caller)
+    _core.scores_backward(caller, table, inputs, given, outputs, options)
+
+
+def _define(name: str, arguments: str, result: str, function: Callable[..., Any]) -> None:
+    """Declare an operator; `function` is told whether to compute, or to allocate only."""
+    tags = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
+    _library.define(f"{name}({arguments}) -> {result}", tags=tags)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, partial(function, True), key)
+    fake = partial(function, False)
+    torch.library.register_fake(f"flash_transducer::{name}", fake, lib=_library)
+
+    def refuse(*given: Any) -> Any:
+        raise NotImplementedError(
+            f"{_caller(given)}: torch.vmap over it is not supported, expected a batch [B, ...] in one call: "
+            'reduction="none" gives the cost of each utterance'
+        )
+
+    _library.impl(name, refuse, "FuncTorchBatched")
+
+
+def _caller(arguments: Sequence[Any]) -> str:
+    """The name for messages: the first option, and the only strings before it are none."""
+    return next(argument for argument in arguments if isinstance(argument, str))
+
+
+def _differentiable(name: str, function: Any, *, as_list: bool = False) -> None:
+    """Register an autograd.Function, whose forward calls the operator below autograd.
+
+    A kernel sees one level of torch.func at a time, as PyTorch's own do: Function.apply itself is called,
+    without what it does for all levels, and says so to PyTorch where there are any.
+    """
+    below = _below_autograd(name)
+    apply = super(torch.autograd.Function, function).apply
+
+    def kernel(*arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return below(*arguments)
+        if torch._C._are_functorch_transforms_active():
+            with enable_single_level_autograd_function():
+                made = apply(*arguments)
+        else:
+            made = apply(*arguments)
+        return list(made) if as_list else made
+
+    _library.impl(name, kernel, "Autograd")
+
+
+def _below_autograd(name: str) -> Callable[..., Any]:
+    operator = getattr(torch.ops.flash_transducer, name).default
+
+    def call(*arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*arguments)
+
+    return call
+
+
+def _spread(arguments: int, wanted: Sequence[bool], gradients: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Gradients at the places of their inputs, None elsewhere."""
+    made = iter(gradients)
+    tensors = [next(made) if is_wanted else None for is_wanted in wanted]
+    return (*tensors, *[None] * (arguments - len(tensors)))
+
+
+def _loss_function(source: Source) -> Any:
+    forward_operator = _below_autograd(source.operator)
+    count, end = len(source.tensors), len(source.tensors) + len(source.options)
+    operators = torch.ops.flash_transducer
+    backward_operator = getattr(operators, f"{source.operator}_backward").default
+
+    class LossFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+            cost, saved = forward_operator(*arguments)
+            ctx.set_materialize_grads(False)
+            ctx.mark_non_differentiable(saved)
+            ctx.save_for_backward(*arguments[:count], saved)
+            ctx.options, ctx.inplace, ctx.keep = arguments[count:end], *arguments[end:]
+            ctx.spent = False
+            return cost, saved
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Any, _saved: Any) -> Any:
+            arguments = end + 2
+            if upstream is None:
+                return (None,) * arguments
+            caller = ctx.options[0]
+            if not ctx.keep:
+                raise RuntimeError(
+                    f"{caller}: a backward pass through an operator that was called with keep=False, "
+                    "expected True: it kept nothing for this"
+                )
+            if ctx.spent:
+                raise RuntimeError(
+                    f"{caller}: a second backward pass, but the first wrote the gradient over the logits "
+                    "because inplace_grad is True; expected one pass, or inplace_grad=False"
+                )
+            *tensors, saved = ctx.saved_tensors
+            wanted = list(ctx.needs_input_grad[:count])
+            if ctx.inplace and wanted[0]:
+                ctx.spent = True
+                logits, others = tensors[0].detach(), [False, *wanted[1:]]
+                made = [logits]
+                if any(others):
+                    made += backward_operator(upstream, saved, *tensors, *ctx.options, others)
+                operators.loss_backward_(upstream, saved, logits, *tensors[1:], *ctx.options)
+                return _spread(arguments, wanted, made)
+            made = backward_operator(upstream, saved, *tensors, *ctx.options, wanted)
+            return _spread(arguments, wanted, made)
+
+    return LossFunction
+
+
+def _scores_function(source: Source) -> Any:
+    forward_operator = _below_autograd(source.operator)
+    count = len(source.tensors)
+    backward_operator = getattr(torch.ops.flash_transducer, f"{source.operator}_backward").default
+
+    class ScoresFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Tensor:
+            ctx.save_for_backward(*arguments[:count])
+            ctx.options = arguments[count:]
+            weights: Tensor = forward_operator(*arguments)
+            return weights
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Tensor) -> Any:
+            wanted = list(ctx.needs_input_grad[:count])
+            made = backward_operator(upstream, *ctx.saved_tensors, *ctx.options, wanted)
+            return _spread(count + len(ctx.options), wanted, made)
+
+    return ScoresFunction
+
+
+def _gradient_function(name: str) -> Any:
+    """A backward operator lets itself be recorded, and refuses when it is differentiated."""
+    operator = _below_autograd(name)
+
+    class GradientFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            ctx.caller = _caller(arguments)
+            return tuple(operator(*arguments))
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise NotImplementedError(
+                f"{ctx.caller}: its gradient was differentiated, but second derivatives are not supported; "
+                "expected one backward pass (detach the gradient where it is used as a value)"
+            )
+
+    return GradientFunction
+
+
+def _register(source: Source) -> None:
+    name = source.operator
+    schema = source.schema
+    if name.endswith("scores"):
+        _define(name, schema, "Tensor", partial(_scores, source))
+        backward: Callable[..., Any] = partial(_scores_backward, source)
+        before = "Tensor weights_gradient"
+    else:
+        flags = "bool inplace_grad, bool keep"
+        _define(name, f"{schema}, {flags}", "(Tensor, Tensor)", partial(_loss, source))
+        before, backward = "Tensor upstream, Tensor saved", partial(_loss_backward, source)
+    _define(f"{name}_backward", f"{before}, {schema}, bool[] wanted", "Tensor[]", backward)
+    if source is LOSS:
+        written = schema.replace("Tensor logits", "Tensor(a!) logits")
+        _define("loss_backward_", f"{before}, {written}", "()", partial(_loss_backward_in_place, source))
+    _differentiable(name, (_scores_function if name.endswith("scores") else _loss_function)(source))
+    _differentiable(f"{name}_backward", _gradient_function(f"{name}_backward"), as_list=True)
+
+
+for _each in (LOSS, JOINT_LOSS, LATTICE_LOSS, SCORES, JOINT_SCORES):
+    _register(_each)

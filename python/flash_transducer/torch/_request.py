@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operator call on its way into the compiled library: tensors borrowed, outputs allocated.
+
+Tensors cross the border as DLPack capsules, which carry address, type, shape and strides: no copy, no
+conversion, nothing of PyTorch's headers. Everything that follows from the options alone is kept for the next
+call with the same options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flash_transducer import _core
+from flash_transducer.torch._sources import INTEGERS, LABELS, Source
+from flash_transducer.variants import Variant
+
+
+class _Settings(NamedTuple):
+    """What the options of a call come to. `options` is shared between calls: never changed."""
+
+    caller: str
+    backend: str
+    table: _core.VariantTable
+    arcs: int
+    planes: int  # of the saved array [B, planes, T, U + 1]
+    per_utterance: bool  # costs [B], not a scalar
+    options: dict[str, Any]
+
+
+@lru_cache(maxsize=512)
+def _settings(source: Source, values: tuple[Any, ...]) -> _Settings:
+    options = {name: value for name, value in zip(source.options, values, strict=True) if value is not None}
+    caller, backend, text = (options.pop(name) for name in ("caller", "backend", "variant"))
+    if "seed" in options:
+        options["seed"] %= 2**64  # the operator's integers are signed
+    variant = Variant.from_json(text)
+    try:
+        planes = _core.saved_layout(backend, variant.table)[0]
+    except (ValueError, NotImplementedError):
+        planes = 0  # no such backend: the call itself says so, by its own name
+    per_utterance = options.get("reduction") == "none"
+    return _Settings(caller, backend, variant.table, len(variant.arcs), planes, per_utterance, options)
+
+
+class Request:
+    """The arguments of one operator call."""
+
+    def __init__(self, source: Source, arguments: Sequence[Any]) -> None:
+        count = len(source.tensors)
+        self.source = source
+        self.tensors = arguments[:count]
+        values = tuple(arguments[count : count + len(source.options)])
+        if torch.compiler.is_compiling():  # a seed may be symbolic, and shapes do not depend on it
+            values = tuple(0 if isinstance(value, torch.SymInt) else value for value in values)
+        self.settings = _settings(source, values)
+        self.device = arguments[0].device
+
+    @property
+    def cost_dtype(self) -> torch.dtype:
+        """float64 if any array of the source is, else float32."""
+        given = self.tensors[: len(self.source.given)]
+        doubles = any(tensor is not None and tensor.dtype == torch.float64 for tensor in given)
+        return torch.float64 if doubles else torch.float32
+
+    @property
+    def nodes(self) -> tuple[Any, Any, Any]:
+        """(B, T, U + 1); zeros where the rank is wrong, which the call itself then says."""
+        shape = self.tensors[0].shape
+        if len(self.source.given) == 1:
+            return (*shape[:3], 0, 0, 0)[:3]
+        return (*(*shape[:2], 0, 0)[:2], (*self.tensors[1].shape[:2], 0, 0)[1])
+
+    def named(self) -> dict[str, Tensor]:
+        """The tensors that were given."""
+        pairs = zip(self.source.tensors, self.tensors, strict=True)
+        return {name: tensor for name, tensor in pairs if tensor is not None}
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory on the device of the call."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def cost_and_saved(self, keep: bool) -> tuple[Tensor, Tensor]:
+        """Memory for the outputs of a loss's forward."""
+        batch, frames, rows = self.nodes
+        cost = self.empty((batch,) if self.settings.per_utterance else (), self.cost_dtype)
+        planes = self.settings.planes
+        saved = (batch, planes, frames, rows) if keep and planes else (0,)
+        return cost, self.empty(saved, torch.float64)
+
+    def arc_weights(self) -> Tensor:
+        """Memory for the output of scores."""
+        return self.empty((*self.nodes, self.settings.arcs), self.cost_dtype)
+
+    def gradients(self, wanted: Sequence[bool]) -> dict[str, Tensor]:
+        """Memory for the gradients that are wanted, each with its input's shape, type and layout."""
+        return {
+            name: torch.empty_like(tensor)
+            for name, tensor, is_wanted in zip(self.source.gradients, self.tensors, wanted, strict=True)
+            if is_wanted
+        }
+
+    def run(self, entry: Callable[..., None], outputs: dict[str, Tensor], **more: Tensor) -> None:
+        """Call the compiled library on the tensors' device and its current stream."""
+        inputs = borrow(zip(self.source.tensors, self.tensors, strict=True))
+        inputs.update(borrow(more.items()))
+        results = borrow(outputs.items())
+        caller, backend, table, *_, options = self.settings
+        if self.device.type != "cuda":
+            entry(caller, backend, table, inputs, results, options)
+            return
+        with torch.cuda.device(self.device):
+            moved = self._moved(inputs, results)
+            options = {**options, "stream": torch.cuda.current_stream(self.device).cuda_stream}
+            entry(caller, backend, table, {**inputs, **borrow(moved.items())}, results, options)
+
+    def _moved(self, inputs: dict[str, Any], results: dict[str, Any]) -> dict[str, Tensor]:
+        """Labels and lengths that lie on the host, checked there if all do, and copied to the device."""
+        named = self.named()
+        host = {name: named[name] for name in INTEGERS if name in named and named[name].device.type == "cpu"}
+        caller, _, table, *_, options = self.settings
+        if options.get("validate", True) and all(name in host for name in LABELS if name in named):
+            vars(_core)["validate"](caller, table, inputs, results, options)
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in host.items()}
+
+
+def borrow(named: Any) -> dict[str, Any]:
+    """Capsules of the tensors that are there."""
+    to_dlpack = torch._C._to_dlpack
+    return {name: to_dlpack(tensor) for name, tensor in named if tensor is not None}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The five kinds of call, as operators see them: names of tensors and options in order, and their schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+_SCORES_OPTIONS = "str caller, str variant, str backend, bool from_log_probs, int? threads"
+_LOSS_OPTIONS = (
+    f"{_SCORES_OPTIONS}, str reduction, float clamp, bool zero_infinity, float? skip_mass, str semiring, "
+    "int? workspace_limit, bool? validate"
+)
+_JOINT_OPTIONS = "str activation, float dropout, int seed, str precision"
+
+_SCORES = ("arc_scores", "start_scores", "final_scores")
+_OPTIONAL = (*_SCORES, "band", "bias", "predictor_mask", "utterance_ids")
+LABELS = ("targets", "frame_lengths", "target_lengths")
+INTEGERS = (*LABELS, "utterance_ids", "band")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One kind of input. Compared by identity: there are five."""
+
+    operator: str
+    given: tuple[str, ...]  # the arrays whose types decide that of the costs
+    rest: tuple[str, ...]
+    schema_options: str
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all tensors, as the compiled library has them."""
+        return (*self.given, *self.rest)
+
+    @cached_property
+    def optional(self) -> tuple[bool, ...]:
+        """Of each tensor, whether it may be left out."""
+        return tuple(name in _OPTIONAL for name in self.tensors)
+
+    @cached_property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Of each tensor, whether it may have a gradient."""
+        return tuple(name in self.given or name in _SCORES for name in self.tensors)
+
+    @cached_property
+    def gradients(self) -> tuple[str, ...]:
+        """Names of the gradients of all tensors."""
+        return tuple(f"{name}_gradient" for name in self.tensors)
+
+    @cached_property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options."""
+        return tuple(option.split()[-1] for option in self.schema_options.split(", "))
+
+    @cached_property
+    def schema(self) -> str:
+        """Tensors and options as ``torch.library`` declares them."""
+        marks = ("?" if optional else "" for optional in self.optional)
+        tensors = (f"Tensor{mark} {name}" for mark, name in zip(marks, self.tensors, strict=True))
+        return ", ".join((*tensors, self.schema_options))
+
+    def shown(self, name: str) -> str:
+        """The name that a person gave a tensor."""
+        if name != "frame_lengths":
+            return name
+        return "encoder_lengths" if "encoder" in self.given else "logit_lengths"
+
+
+def _source(operator: str, given: str, rest: str, options: str) -> Source:
+    return Source(operator, tuple(given.split()), tuple(rest.split()), options)
+
+
+_ALL = "targets frame_lengths target_lengths arc_scores band"
+_ENDS = "start_scores final_scores"
+_JOINT = "encoder predictor weight bias"
+_JOINT_REST = "predictor_mask utterance_ids"
+
+LOSS = _source("loss", "logits", f"{_ALL} {_ENDS}", _LOSS_OPTIONS)
+JOINT_LOSS = _source(
+    "joint_loss", _JOINT, f"{_ALL} {_ENDS} {_JOINT_REST}", f"{_LOSS_OPTIONS}, {_JOINT_OPTIONS}"
+)
+LATTICE_LOSS = _source("lattice_loss", "arc_weights", f"frame_lengths target_lengths {_ENDS}", _LOSS_OPTIONS)
+SCORES = _source("scores", "logits", _ALL, _SCORES_OPTIONS)
+JOINT_SCORES = _source(
+    "joint_scores", _JOINT, f"{_ALL} {_JOINT_REST}", f"{_SCORES_OPTIONS}, {_JOINT_OPTIONS}"
+)
