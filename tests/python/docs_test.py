@@ -81,7 +81,7 @@ def test_python_blocks_run(page, tmp_path):
     """
     lines = []
     text = page.read_text(encoding="utf-8")
-    if page.stem == "pytorch" and not HAS_TORCH:
+    if page.stem in ("pytorch", "migration") and not HAS_TORCH:
         pytest.skip("PyTorch is not installed")
     for match in FENCE.finditer(text):
         if match[1] != "python" or ("import torch" in match[2] and not HAS_TORCH):
@@ -103,6 +103,22 @@ def test_python_blocks_run(page, tmp_path):
     assert run.returncode == 0, f"{relative(page)}:\n{run.stderr}"
     for shown in PRINTED.findall(text):
         assert shown in run.stdout, f"{relative(page)} shows another output than the program's"
+
+
+MIGRATION = re.compile(r"^```text\n(.*?)^```\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_migrating_changes_the_import_and_nothing_else():
+    """Of each pair of blocks the first line is an import, and the others are the same."""
+    pairs = MIGRATION.findall((ROOT / "docs" / "migration.md").read_text(encoding="utf-8"))
+    assert len(pairs) == 6
+    for before, after in pairs:
+        old, *old_lines = before.splitlines()
+        new, *new_lines = after.splitlines()
+        names = [re.fullmatch(r"from ([\w.]+) import (\w+)", line).groups() for line in (old, new)]
+        assert names[0][1] == names[1][1]
+        assert names[1][0].startswith("flash_transducer.compat.")
+        assert old_lines == new_lines
 
 
 def test_the_picture_of_the_readme_can_be_drawn(tmp_path):

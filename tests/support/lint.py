@@ -75,7 +75,8 @@ def mypy(_fix: bool) -> tuple[bool, str]:
 def stubtest(_fix: bool) -> tuple[bool, str]:
     """Compare the stubs with what a program finds at run time."""
     allowed = ROOT / "tests" / "support" / "stubtest_allowlist.txt"
-    return run(sys.executable, "-m", "mypy.stubtest", "flash_transducer", "--allowlist", allowed)
+    options = ["--allowlist", allowed, "--mypy-config-file", ROOT / "pyproject.toml"]
+    return run(sys.executable, "-m", "mypy.stubtest", "flash_transducer", *options)
 
 
 def clang_tidy(_fix: bool) -> tuple[bool, str]:
