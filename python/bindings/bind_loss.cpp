@@ -117,7 +117,8 @@ void scores_backward(const std::string& caller, const std::string& backend_name,
   CallFromPython call;
   fill_call(caller, variant, inputs, outputs, options, call);
   check(inputs.contains("weights_gradient"), caller, ": no gradient of the arc weights was given");
-  const TensorRef weights_gradient = py::cast<const Array&>(inputs["weights_gradient"]).ref;
+  const TensorRef weights_gradient =
+      tensor_ref_of(inputs["weights_gradient"], "the gradient of the arc weights", caller);
   const py::gil_scoped_release release;
   const LossShape shape = shape_of(call.request, call.result);
   const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());

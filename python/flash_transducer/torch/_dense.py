@@ -150,10 +150,7 @@ def scores(
     backend: str | None = None,
     threads: int | None = None,
 ) -> Tensor:
-    """:func:`flash_transducer.scores` on tensors: arc weights, differentiable in logits and arc scores.
-
-    The backward pass is the reference's, in one thread, whatever the backend.
-    """
+    """:func:`flash_transducer.scores` on tensors: arc weights, differentiable in logits and arc scores."""
     values = (logits, targets, logit_lengths, target_lengths, arc_scores, band)
     return run_scores(SCORES, "ft.scores", values, variant, backend, (from_log_probs, threads))
 

@@ -76,16 +76,8 @@ def _scores_backward(source: Source, run: bool, weights_gradient: Tensor, *argum
     request = Request(source, arguments)
     gradients = request.gradients(arguments[-1])
     if run and gradients:
-        request.run(_reference_scores_backward, gradients, weights_gradient=weights_gradient)
+        request.run(_core.scores_backward, gradients, weights_gradient=weights_gradient)
     return list(gradients.values())
-
-
-def _reference_scores_backward(
-    caller: str, backend: str, table: Any, inputs: dict[str, Any], outputs: dict[str, Any], options: Any
-) -> None:
-    del backend  # only the reference offers this stage alone
-    given = _core.Array(inputs.pop("weights_gradient"), "the gradient of the arc weights", caller)
-    _core.scores_backward(caller, table, inputs, given, outputs, options)
 
 
 def _define(name: str, arguments: str, result: str, function: Callable[..., Any]) -> None:
