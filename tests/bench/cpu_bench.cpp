@@ -2,144 +2,104 @@
 //
 // Times the CPU layer: loss and gradient of whole batches.
 //
-//   cpu_bench [--threads N] [--repeats N] [--shapes smoke|all|NAME] [--json FILE]
+//   cpu_bench [--threads N] [--repeats N] [--shapes smoke|all|large|NAME] [--lengths FILE] [--json FILE]
 //
-// Each shape first has a slice compared with the reference and is not timed if they differ. Figures are
-// medians with the 10th and 90th percentile. Dense shapes are given as a multiple of copying their logits
-// twice in the same run, joint shapes as a share of the rate of large matrix products in the same run.
+// Each shape first has a slice compared with the reference and is not timed if they differ. The table gives
+// medians, the JSON lines also the 10th and 90th percentile. Dense shapes are given as a multiple of copying
+// their logits twice in the same run, joint shapes as a share of the rate of large matrix products in the same
+// run. "large" are shapes of several GB; the ragged one takes its lengths from the file.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <functional>
+#include <cstdlib>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
-#include <omp.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-
-#include "cpu/kernels.hpp"
 #include "cpu/loss.hpp"
 #include "reference/core/validate.hpp"
 #include "reference/loss.hpp"
 #include "reference/variants/all.hpp"
+#include "tests/bench/measure.hpp"
 
 namespace transducer {
 namespace {
 
+using bench::Buffer;
+using bench::fill_normal;
+using bench::measure;
+using bench::Timing;
+
 struct Shape {
   const char* name;
   std::int64_t B, T, U, K, H;  // H = 0: dense
-  bool in_smoke;
+  const char* set;
+  bool ragged = false;  // lengths from the file; T and U are then the largest of them
 };
 
 constexpr Shape kShapes[] = {
-    {"smoke", 2, 20, 8, 65, 0, true},
-    {"smoke joint", 1, 20, 8, 65, 32, true},
-    {"V=1024", 8, 188, 90, 1024, 0, false},
-    {"V=500", 8, 400, 100, 500, 0, false},
-    {"V=28", 128, 150, 39, 28, 0, false},
-    {"V=5000", 16, 150, 19, 5000, 0, false},
-    {"V=50 long", 16, 1500, 299, 50, 0, false},
-    {"T=1500 U=400", 1, 1500, 400, 1024, 0, false},
-    {"joint A/8", 4, 188, 90, 1024, 640, false},
+    {"smoke", 2, 20, 8, 65, 0, "smoke"},
+    {"smoke joint", 1, 20, 8, 65, 32, "smoke"},
+    {"V=1024", 8, 188, 90, 1024, 0, "all"},
+    {"V=500", 8, 400, 100, 500, 0, "all"},
+    {"V=28 B=1", 1, 150, 39, 28, 0, "all"},
+    {"V=28 B=16", 16, 150, 39, 28, 0, "all"},
+    {"V=28 B=128", 128, 150, 39, 28, 0, "all"},
+    {"V=5000 B=1", 1, 150, 19, 5000, 0, "all"},
+    {"V=5000 B=16", 16, 150, 19, 5000, 0, "all"},
+    {"V=5000 B=128", 128, 150, 19, 5000, 0, "large"},
+    {"V=50 B=1", 1, 1500, 299, 50, 0, "all"},
+    {"V=50 B=16", 16, 1500, 299, 50, 0, "all"},
+    {"V=50 B=64", 64, 1500, 299, 50, 0, "large"},
+    {"T=1500 U=400", 1, 1500, 400, 1024, 0, "all"},
+    {"librispeech", 16, 0, 0, 500, 0, "all", true},
+    {"joint", 4, 188, 90, 1024, 640, "all"},
 };
 
-/// Memory of its own mapping, in huge pages where the system gives them.
-class Buffer {
- public:
-  explicit Buffer(std::int64_t count) : bytes_(static_cast<std::size_t>(count) * sizeof(float)) {
-    void* address =
-        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) throw std::bad_alloc();
-    madvise(address, bytes_, MADV_HUGEPAGE);
-    data_ = static_cast<float*>(address);
-  }
-  ~Buffer() { munmap(data_, bytes_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  float* data() const { return data_; }
-  std::int64_t size() const { return static_cast<std::int64_t>(bytes_ / sizeof(float)); }
-
- private:
-  std::size_t bytes_;
-  float* data_;
+struct Lengths {
+  std::vector<std::int64_t> frames, labels;
 };
 
-void fill_normal(const Buffer& buffer, float scale) {
-#pragma omp parallel for
-  for (std::int64_t block = 0; block < (buffer.size() + 65535) / 65536; ++block) {
-    std::mt19937 random(static_cast<unsigned>(block) + 1);
-    std::normal_distribution<float> normal(0.0f, scale);
-    const std::int64_t end = std::min(buffer.size(), (block + 1) * 65536);
-    for (std::int64_t i = block * 65536; i < end; ++i) buffer.data()[i] = normal(random);
+/// Every utterance the same, or evenly drawn lines "frames,labels" of a file.
+Lengths make_lengths(Shape& shape, const std::string& path) {
+  if (!shape.ragged) {
+    const auto batch = static_cast<std::size_t>(shape.B);
+    return {std::vector<std::int64_t>(batch, shape.T), std::vector<std::int64_t>(batch, shape.U)};
   }
-}
-
-double seconds(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-struct Timing {
-  double median, low, high;  // ms
-};
-
-Timing measure(int repeats, const std::function<void()>& body) {
-  body();
-  std::vector<double> times;
-  times.reserve(static_cast<std::size_t>(repeats));
-  for (int i = 0; i < repeats; ++i) times.push_back(seconds(body) * 1e3);
-  std::sort(times.begin(), times.end());
-  const auto at = [&](double q) {
-    return times[static_cast<std::size_t>(std::lround(q * (repeats - 1)))];
-  };
-  return {at(0.5), at(0.1), at(0.9)};
-}
-
-double peak_mib() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
-
-void parallel_copy(const Buffer& from, const Buffer& to, int threads) {
-#pragma omp parallel for num_threads(threads)
-  for (int part = 0; part < threads; ++part) {
-    const std::int64_t begin = from.size() * part / threads;
-    const std::int64_t end = from.size() * (part + 1) / threads;
-    std::memcpy(to.data() + begin, from.data() + begin,
-                static_cast<std::size_t>(end - begin) * sizeof(float));
+  Lengths all;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    long frames = 0;
+    long labels = 0;
+    if (std::sscanf(line.c_str(), "%ld,%ld", &frames, &labels) != 2)
+      continue;  // a comment, the head
+    all.frames.push_back(frames);
+    all.labels.push_back(labels);
   }
-}
-
-/// GFLOP/s of one large product per thread, all at once.
-double product_rate(int threads) {
-  constexpr std::int64_t kSize = 1536;
-  std::vector<std::vector<float>> memory(static_cast<std::size_t>(threads));
-  for (auto& block : memory) block.assign(3 * kSize * kSize, 0.5f);
-  const Timing timing = measure(3, [&] {
-#pragma omp parallel for num_threads(threads)
-    for (int i = 0; i < threads; ++i) {
-      float* a = memory[static_cast<std::size_t>(i)].data();
-      cpu::kernels().single.multiply(false, true, false, kSize, kSize, kSize, a, kSize,
-                                     a + kSize * kSize, kSize, a + 2 * kSize * kSize, kSize);
-    }
-  });
-  return 2.0 * static_cast<double>(threads) * kSize * kSize * kSize / timing.median / 1e6;
+  if (static_cast<std::int64_t>(all.frames.size()) < shape.B) {
+    std::printf("%s: expected at least %ld lines \"frames,labels\" in '%s'\n", shape.name,
+                static_cast<long>(shape.B), path.c_str());
+    std::exit(1);
+  }
+  Lengths drawn;
+  for (std::size_t b = 0; b < static_cast<std::size_t>(shape.B); ++b) {
+    const std::size_t line = b * all.frames.size() / static_cast<std::size_t>(shape.B);
+    drawn.frames.push_back(all.frames[line]);
+    drawn.labels.push_back(all.labels[line]);
+  }
+  shape.T = *std::max_element(drawn.frames.begin(), drawn.frames.end());
+  shape.U = *std::max_element(drawn.labels.begin(), drawn.labels.end());
+  return drawn;
 }
 
 /// One batch: inputs, outputs and the request over them.
 struct Batch {
-  explicit Batch(const Shape& shape)
+  Batch(const Shape& shape, const Lengths& lengths)
       : s(shape),
         targets(static_cast<std::size_t>(s.B * s.U)),
-        frames(static_cast<std::size_t>(s.B), s.T),
-        labels(static_cast<std::size_t>(s.B), s.U),
+        frames(lengths.frames),
+        labels(lengths.labels),
         costs(static_cast<std::size_t>(s.B)),
         first(s.H > 0 ? s.B * s.T * s.H : s.B * s.T * (s.U + 1) * s.K),
         predictor(std::max<std::int64_t>(s.B * (s.U + 1) * s.H, 1)),
@@ -212,8 +172,8 @@ class Scratch {
 /// Largest difference between cpu and reference on a corner of the first utterance.
 double slice_error(Batch& batch) {
   LossRequest request = batch.request;
-  std::int64_t frames = std::min<std::int64_t>(batch.s.T, 6);
-  std::int64_t labels = std::min<std::int64_t>(batch.s.U, 3);
+  std::int64_t frames = std::min<std::int64_t>(batch.frames[0], 6);
+  std::int64_t labels = std::min<std::int64_t>(batch.labels[0], 3);
   request.frame_lengths = contiguous_ref(&frames, DType::int64, {1});
   request.target_lengths = contiguous_ref(&labels, DType::int64, {1});
   request.targets.extents[0] = 1;
@@ -253,12 +213,10 @@ struct CommandLine {
   int threads = 2;
   int repeats = 7;
   std::string shapes = "smoke";
+  std::string lengths = TX_LENGTHS_FILE;
   std::string json;
 
-  bool wants(const Shape& shape) const {
-    return shape.in_smoke ? shapes == "smoke" || shapes == "all"
-                          : shapes == "all" || shapes == shape.name;
-  }
+  bool wants(const Shape& shape) const { return shapes == shape.set || shapes == shape.name; }
 };
 
 CommandLine parse(int count, char** values) {
@@ -269,61 +227,98 @@ CommandLine parse(int count, char** values) {
     if (name == "--threads") arguments.threads = std::stoi(value);
     if (name == "--repeats") arguments.repeats = std::stoi(value);
     if (name == "--shapes") arguments.shapes = value;
+    if (name == "--lengths") arguments.lengths = value;
     if (name == "--json") arguments.json = value;
   }
   return arguments;
 }
 
-void run_shape(const Shape& shape, const CommandLine& arguments, double peak_product, FILE* json) {
-  Batch batch(shape);
-  const double error = slice_error(batch);
-  if (!(error < 1e-5)) {
-    std::printf("%-14s differs from the reference by %.1e: not timed\n", shape.name, error);
-    std::exit(1);
-  }
+struct Figures {
+  Timing warm, fresh, complete, copy;  // copy: one
+  double growth = 0.0;                 // MiB beyond inputs and outputs
+  double product = 0.0;                // GFLOP/s of large products
+};
+
+Figures time_batch(Batch& batch, const CommandLine& arguments, double product) {
   Options options;
   options.threads = arguments.threads;
   const Buffer gradient(batch.first.size());
   const Buffer predictor_gradient(batch.predictor.size());
   const Buffer weight_gradient(batch.weight.size());
-  LossResult warm = batch.result_into(gradient, predictor_gradient, weight_gradient);
+  const LossResult warm = batch.result_into(gradient, predictor_gradient, weight_gradient);
   const std::size_t bytes =
       cpu::plan_workspace(shape_of(batch.request, warm), options).scratch_bytes();
-  Scratch scratch(bytes);
-  const auto call = [&](const LossResult& result) {
+  const auto call_with = [&](Scratch& scratch, const LossResult& result) {
     cpu::loss(batch.request, result, options, scratch.workspace());
   };
-  const Timing skipping = measure(arguments.repeats, [&] { call(warm); });
-  const Timing copy =
-      measure(arguments.repeats, [&] { parallel_copy(batch.first, gradient, arguments.threads); });
-  const Timing fresh = measure(arguments.repeats, [&] {
+  Figures figures;
+  figures.product = product;
+  cpu::loss(batch.request, warm, options, Scratch(bytes).workspace());  // touches the output
+  figures.growth = bench::memory_growth([&] {
+    Scratch scratch(bytes);
+    call_with(scratch, warm);
+  });
+  Scratch scratch(bytes);
+  figures.warm = measure(arguments.repeats, [&] { call_with(scratch, warm); });
+  figures.copy = measure(arguments.repeats,
+                         [&] { bench::parallel_copy(batch.first, gradient, arguments.threads); });
+  figures.fresh = measure(arguments.repeats, [&] {
     const Buffer first_touched(batch.first.size());
-    call(batch.result_into(first_touched, predictor_gradient, weight_gradient));
+    call_with(scratch, batch.result_into(first_touched, predictor_gradient, weight_gradient));
   });
   batch.request.skip_mass = 0.0;
-  const Timing complete = measure(arguments.repeats, [&] { call(warm); });
-  const double nodes = static_cast<double>(shape.B * shape.T * (shape.U + 1));
-  const double flops = 8.0 * nodes * static_cast<double>(shape.K * shape.H);
-  std::printf("%-14s %8.1f [%7.1f %7.1f] ms  fresh %8.1f  no skip %8.1f  ", shape.name,
-              skipping.median, skipping.low, skipping.high, fresh.median, complete.median);
-  if (shape.H == 0) {
-    std::printf("two copies %7.1f ms (%.1f GB/s)  ratio %.2f, fresh %.2f, no skip %.2f  ",
-                2 * copy.median, 8.0 * static_cast<double>(batch.first.size()) / copy.median / 1e6,
-                skipping.median / (2 * copy.median), fresh.median / (2 * copy.median),
-                complete.median / (2 * copy.median));
+  figures.complete = measure(arguments.repeats, [&] { call_with(scratch, warm); });
+  return figures;
+}
+
+void print(const Shape& s, const Figures& f) {
+  const double nodes = static_cast<double>(s.B * s.T * (s.U + 1));
+  std::printf("| %s | %ld x %ld x %ld x %ld | %.2f | %.2f | %.2f | ", s.name,
+              static_cast<long>(s.B), static_cast<long>(s.T), static_cast<long>(s.U),
+              static_cast<long>(s.K), f.warm.median, f.fresh.median, f.complete.median);
+  if (s.H == 0) {
+    const double copies = 2 * f.copy.median;
+    std::printf("%.2f (%.1f GB/s) | %.2f | %.2f | %.2f | ", copies,
+                16.0 * nodes * static_cast<double>(s.K) / copies / 1e6, f.warm.median / copies,
+                f.fresh.median / copies, f.complete.median / copies);
   } else {
-    std::printf("no skip %.0f GFLOP/s = %.0f %% of %.0f  ", flops / complete.median / 1e6,
-                100.0 * flops / complete.median / 1e6 / peak_product, peak_product);
+    const double rate = 8.0 * nodes * static_cast<double>(s.K * s.H) / f.complete.median / 1e6;
+    std::printf("no skip %.0f GFLOP/s, %.0f %% of %.0f | | | | ", rate, 100.0 * rate / f.product,
+                f.product);
   }
-  std::printf("scratch %.1f MiB\n", static_cast<double>(bytes) / 1048576.0);
-  if (json == nullptr) return;
+  std::printf("%.1f |\n", f.growth);
+  std::fflush(stdout);
+}
+
+void write_json(FILE* json, const Shape& s, const CommandLine& arguments, const Figures& f) {
   std::fprintf(json,
-               "{\"shape\": \"%s\", \"threads\": %d, \"isa\": \"%s\", \"ms\": %.3f, \"p10\": %.3f, "
-               "\"p90\": %.3f, \"fresh_ms\": %.3f, \"no_skip_ms\": %.3f, \"copy_ms\": %.3f, "
-               "\"scratch_bytes\": %zu, \"product_gflops\": %.1f, \"peak_mib\": %.1f}\n",
-               shape.name, arguments.threads, cpu::instruction_set(), skipping.median, skipping.low,
-               skipping.high, fresh.median, complete.median, copy.median, bytes, peak_product,
-               peak_mib());
+               "{\"shape\": \"%s\", \"B\": %ld, \"T\": %ld, \"U\": %ld, \"K\": %ld, \"H\": %ld, "
+               "\"threads\": %d, \"isa\": \"%s\", \"growth_mib\": %.1f, \"product_gflops\": %.1f",
+               s.name, static_cast<long>(s.B), static_cast<long>(s.T), static_cast<long>(s.U),
+               static_cast<long>(s.K), static_cast<long>(s.H), arguments.threads,
+               cpu::instruction_set(), f.growth, f.product);
+  const auto add = [&](const char* name, const Timing& timing) {
+    std::fprintf(json, ", \"%s_ms\": [%.4f, %.4f, %.4f]", name, timing.p10, timing.median,
+                 timing.p90);
+  };
+  add("warm", f.warm);
+  add("fresh", f.fresh);
+  add("no_skip", f.complete);
+  add("copy", f.copy);
+  std::fprintf(json, "}\n");
+}
+
+void run_shape(Shape shape, const CommandLine& arguments, double product, FILE* json) {
+  const Lengths lengths = make_lengths(shape, arguments.lengths);
+  Batch batch(shape, lengths);
+  const double error = slice_error(batch);
+  if (!(error < 1e-5)) {
+    std::printf("%s differs from the reference by %.1e: not timed\n", shape.name, error);
+    std::exit(1);
+  }
+  const Figures figures = time_batch(batch, arguments, product);
+  print(shape, figures);
+  if (json != nullptr) write_json(json, shape, arguments, figures);
 }
 
 }  // namespace
@@ -333,11 +328,15 @@ int main(int count, char** values) {
   using namespace transducer;  // NOLINT(google-build-using-namespace): the program is one file
   const CommandLine arguments = parse(count, values);
   FILE* json = arguments.json.empty() ? nullptr : std::fopen(arguments.json.c_str(), "w");
-  const double peak_product = product_rate(arguments.threads);
-  std::printf("%s, %d threads, large products %.0f GFLOP/s\n", cpu::instruction_set(),
-              arguments.threads, peak_product);
+  const double product = bench::product_rate(arguments.threads);
+  std::printf("%s, %d threads, %d repeats, large products %.0f GFLOP/s\n\n", cpu::instruction_set(),
+              arguments.threads, arguments.repeats, product);
+  std::printf(
+      "| name | B x T x U x V | ms | fresh, ms | no skip, ms | two copies, ms | ratio | fresh | no "
+      "skip "
+      "| memory, MiB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
-    if (arguments.wants(shape)) run_shape(shape, arguments, peak_product, json);
+    if (arguments.wants(shape)) run_shape(shape, arguments, product, json);
   }
   if (json != nullptr) std::fclose(json);
   return 0;
