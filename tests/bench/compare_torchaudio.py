@@ -20,14 +20,10 @@ SHAPES = {
 }
 
 
-def seconds(body, repeats):
-    body()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        body()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def timed(body):
+    start = time.perf_counter()
+    result = body()
+    return time.perf_counter() - start, result
 
 
 def compare(name, shape, options):
@@ -48,10 +44,11 @@ def compare(name, shape, options):
         cost.backward()
         return cost.item(), leaf.grad.numpy()
 
-    (cost, gradient), (peer_cost, peer_gradient) = ours(), theirs()
+    cost, gradient = ours()
+    slow, (peer_cost, peer_gradient) = timed(theirs)  # once: it takes seconds
     assert abs(cost - peer_cost) < 1e-4 * abs(cost)
     difference = np.abs(gradient - peer_gradient).max()
-    fast, slow = seconds(ours, options.repeats), seconds(theirs, 1)
+    fast = statistics.median(timed(ours)[0] for _ in range(options.repeats))
     print(
         f"{name}: {options.threads} threads, ours {fast * 1e3:.1f} ms, torchaudio {slow * 1e3:.1f} ms, "
         f"{slow / fast:.1f} times; largest gradient difference {difference:.1e}",
