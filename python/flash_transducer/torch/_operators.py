@@ -103,24 +103,29 @@ def _caller(arguments: Sequence[Any]) -> str:
     return next(argument for argument in arguments if isinstance(argument, str))
 
 
-def _differentiable(name: str, function: Any, *, as_list: bool = False) -> None:
-    """Register an autograd.Function, whose forward calls the operator below autograd.
+def _recorder(function: Any) -> Callable[..., Any]:
+    """`function.apply` of an autograd.Function, for use in kernels and backward passes.
 
-    A kernel sees one level of torch.func at a time, as PyTorch's own do: Function.apply itself is called,
-    without what it does for all levels, and says so to PyTorch where there are any.
+    These see one level of torch.func at a time, as PyTorch's own do: the method behind Function.apply is
+    called, without what apply does for all levels, and PyTorch is told so where there are any.
     """
-    below = _below_autograd(name)
     apply = super(torch.autograd.Function, function).apply
 
-    def kernel(*arguments: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return below(*arguments)
+    def record(*arguments: Any) -> Any:
         if torch._C._are_functorch_transforms_active():
             with enable_single_level_autograd_function():
-                made = apply(*arguments)
-        else:
-            made = apply(*arguments)
-        return list(made) if as_list else made
+                return apply(*arguments)
+        return apply(*arguments)
+
+    return record
+
+
+def _differentiable(name: str, function: Any) -> None:
+    """Register an autograd.Function, whose forward calls the operator below autograd."""
+    below, record = _below_autograd(name), _recorder(function)
+
+    def kernel(*arguments: Any) -> Any:
+        return record(*arguments) if torch.is_grad_enabled() else below(*arguments)
 
     _library.impl(name, kernel, "Autograd")
 
@@ -146,7 +151,7 @@ def _loss_function(source: Source) -> Any:
     forward_operator = _below_autograd(source.operator)
     count, end = len(source.tensors), len(source.tensors) + len(source.options)
     operators = torch.ops.flash_transducer
-    backward_operator = getattr(operators, f"{source.operator}_backward").default
+    backward_operator = _backward_operator(source)
 
     class LossFunction(torch.autograd.Function):
         @staticmethod
@@ -194,7 +199,7 @@ def _loss_function(source: Source) -> Any:
 def _scores_function(source: Source) -> Any:
     forward_operator = _below_autograd(source.operator)
     count = len(source.tensors)
-    backward_operator = getattr(torch.ops.flash_transducer, f"{source.operator}_backward").default
+    backward_operator = _backward_operator(source)
 
     class ScoresFunction(torch.autograd.Function):
         @staticmethod
@@ -213,9 +218,12 @@ def _scores_function(source: Source) -> Any:
     return ScoresFunction
 
 
-def _gradient_function(name: str) -> Any:
-    """A backward operator lets itself be recorded, and refuses when it is differentiated."""
-    operator = _below_autograd(name)
+def _backward_operator(source: Source) -> Callable[..., Any]:
+    """The backward operator, which lets itself be recorded, and refuses when it is differentiated.
+
+    Not a kernel: each kernel written in Python costs 10 microseconds a call.
+    """
+    operator = getattr(torch.ops.flash_transducer, f"{source.operator}_backward").default
 
     class GradientFunction(torch.autograd.Function):
         @staticmethod
@@ -230,7 +238,12 @@ def _gradient_function(name: str) -> Any:
                 "expected one backward pass (detach the gradient where it is used as a value)"
             )
 
-    return GradientFunction
+    record = _recorder(GradientFunction)
+
+    def call(*arguments: Any) -> Any:
+        return record(*arguments) if torch.is_grad_enabled() else operator(*arguments)
+
+    return call
 
 
 def _register(source: Source) -> None:
@@ -249,7 +262,6 @@ def _register(source: Source) -> None:
         written = schema.replace("Tensor logits", "Tensor(a!) logits")
         _define("loss_backward_", f"{before}, {written}", "()", partial(_loss_backward_in_place, source))
     _differentiable(name, (_scores_function if name.endswith("scores") else _loss_function)(source))
-    _differentiable(f"{name}_backward", _gradient_function(f"{name}_backward"), as_list=True)
 
 
 for _each in (LOSS, JOINT_LOSS, LATTICE_LOSS, SCORES, JOINT_SCORES):
