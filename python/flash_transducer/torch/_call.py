@@ -42,13 +42,20 @@ def _to_tensor(value: Any, name: str, caller: str, device: torch.device) -> Tens
     return tensor.to(device)
 
 
+def device_of(values: Sequence[Any]) -> torch.device:
+    """The device of the first tensor; the host if there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value.device
+    return torch.device("cpu")
+
+
 def tensors_of(source: Source, caller: str, values: Sequence[Any]) -> tuple[list[Tensor | None], bool]:
     """All tensors of a call, on one device, and whether a backward pass may follow.
 
     Labels and lengths may be on the host. Refuses a gradient that there is not, rather than leave it out.
     """
-    first = next((value for value in values if isinstance(value, Tensor)), None)
-    device = torch.device("cpu") if first is None else first.device
+    device = device_of(values)
     may_differentiate = torch.is_grad_enabled()
     needs_graph = False
     tensors: list[Tensor | None] = []
@@ -171,7 +178,7 @@ def run_scores(
 
 def autocast_joint(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Under autocast the joint's float32 inputs are rounded to its type, as those of a linear layer are."""
-    kind = next((value.device.type for value in values if isinstance(value, Tensor)), "cpu")
+    kind = device_of(values).type
     if not torch.is_autocast_enabled(kind):
         return values
     dtype = torch.get_autocast_dtype(kind)

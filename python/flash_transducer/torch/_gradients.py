@@ -44,9 +44,7 @@ def run_value_and_grad(
     return cost, gradients[0] if isinstance(wrt, str) else gradients
 
 
-def _parts(
-    source: Source, caller: str, names: tuple[str, ...], given: dict[str, Tensor | None]
-) -> frozenset[str]:
+def _parts(source: Source, caller: str, names: tuple[str, ...], given: dict[str, Tensor | None]) -> list[str]:
     """Inputs whose gradients are wanted; "joint" stands for those of the joint network that were given."""
     possible = [
         name
@@ -60,14 +58,14 @@ def _parts(
                 f"{caller}: wrt names {name!r}, expected one of "
                 f"{', '.join(sorted(possible))}, which were given"
             )
-    return frozenset(part for name in names for part in (joint if name == "joint" else [name]))
+    return [part for name in names for part in (joint if name == "joint" else [name])]
 
 
 def _evaluate(
     source: Source,
     tensors: Sequence[Tensor | None],
     rest: tuple[Any, ...],
-    parts: frozenset[str],
+    parts: list[str],
     in_place: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     operators = torch.ops.flash_transducer
