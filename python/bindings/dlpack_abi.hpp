@@ -16,6 +16,9 @@ inline constexpr std::int32_t kCudaHost = 3;
 inline constexpr std::int32_t kCudaManaged = 13;
 
 // Values of ElementType::code; the others are only named in messages.
+inline constexpr std::uint8_t kInt = 0;
+inline constexpr std::uint8_t kFloat = 2;
+inline constexpr std::uint8_t kBfloat = 4;
 inline constexpr std::uint8_t kBool = 6;
 
 struct DeviceId {

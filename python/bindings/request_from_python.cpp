@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <new>
+#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "python/bindings/tensor_ref_from_python.hpp"
 
@@ -32,16 +34,36 @@ constexpr std::pair<const char*, Reduction> kReductions[] = {
     {"mean_target", Reduction::mean_target},
     {"mean_frame", Reduction::mean_frame}};
 
-/// The value of a key, or a null handle: one look-up, where contains() and [] take two.
-py::handle find(const py::dict& values, const char* name) {
-  return PyDict_GetItemString(values.ptr(), name);
-}
+/// A dictionary walked once: a look-up here makes no Python string of the name, and a call does fifty.
+class Entries {
+ public:
+  explicit Entries(const py::dict& values) {
+    entries_.reserve(values.size());
+    for (const auto& [key, value] : values) {
+      Py_ssize_t size = 0;
+      const char* const text = PyUnicode_AsUTF8AndSize(key.ptr(), &size);
+      if (text == nullptr) throw py::error_already_set();
+      entries_.emplace_back(std::string_view(text, static_cast<std::size_t>(size)), value);
+    }
+  }
+
+  /// The value of a key, or a null handle.
+  py::handle find(std::string_view name) const {
+    for (const auto& [key, value] : entries_) {
+      if (key == name) return value;
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::pair<std::string_view, py::handle>> entries_;
+};
 
 template <class Enum, std::size_t N>
-void read_word(const py::dict& options, const char* name,
+void read_word(const Entries& options, const char* name,
                const std::pair<const char*, Enum> (&words)[N], const std::string& caller,
                Enum& value) {
-  const py::handle option = find(options, name);
+  const py::handle option = options.find(name);
   if (!option) return;
   const std::string given = py::str(option);
   std::string known;
@@ -56,8 +78,8 @@ void read_word(const py::dict& options, const char* name,
 }
 
 template <class T>
-void read_number(const py::dict& options, const char* name, const std::string& caller, T& value) {
-  const py::handle option = find(options, name);
+void read_number(const Entries& options, const char* name, const std::string& caller, T& value) {
+  const py::handle option = options.find(name);
   if (!option) return;
   try {
     value = py::cast<T>(option);
@@ -76,19 +98,19 @@ class Arrays {
  public:
   Arrays(const py::dict& arrays, const std::string& caller) : arrays_(arrays), caller_(caller) {}
 
-  bool contain(const char* name) const { return find(arrays_, name).ptr() != nullptr; }
+  bool contain(const char* name) const { return arrays_.find(name).ptr() != nullptr; }
 
   void read(const char* name, TensorRef& ref, const char* shown = nullptr) const {
-    const py::handle value = find(arrays_, name);
+    const py::handle value = arrays_.find(name);
     if (value) ref = tensor_ref_of(value, shown != nullptr ? shown : name, caller_);
   }
 
  private:
-  const py::dict& arrays_;
+  Entries arrays_;
   const std::string& caller_;
 };
 
-void read_source(const std::string& caller, const Arrays& inputs, const py::dict& options,
+void read_source(const std::string& caller, const Arrays& inputs, const Entries& options,
                  LossRequest& request) {
   if (inputs.contain("logits")) {
     DenseSource source;
@@ -137,8 +159,9 @@ void read_result(const Arrays& outputs, LossResult& result) {
 }  // namespace
 
 void fill_call(const std::string& caller, const VariantTable& variant, const py::dict& given,
-               const py::dict& wanted, const py::dict& options, CallFromPython& call) {
+               const py::dict& wanted, const py::dict& chosen, CallFromPython& call) {
   call.caller = caller;
+  const Entries options(chosen);
   const Arrays inputs(given, call.caller);
   LossRequest& request = call.request;
   request.caller = call.caller;

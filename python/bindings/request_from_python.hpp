@@ -26,7 +26,7 @@ struct CallFromPython {
 
 /// Fills a call. Throws InvalidArgument for a word or an option that is not known.
 void fill_call(const std::string& caller, const VariantTable& variant, const pybind11::dict& given,
-               const pybind11::dict& wanted, const pybind11::dict& options, CallFromPython& call);
+               const pybind11::dict& wanted, const pybind11::dict& chosen, CallFromPython& call);
 
 /// What an entry of a dictionary of arrays refers to: an Array, or a DLPack capsule, which is read here.
 TensorRef tensor_ref_of(const pybind11::handle& value, const std::string& name,

@@ -2,6 +2,7 @@
 #include "python/bindings/tensor_ref_from_python.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -108,6 +109,30 @@ Array from_torch(const py::object& tensor, const Context& context) {
   return result;
 }
 
+/// The element type, or nothing where it is not supported.
+std::optional<DType> dlpack_dtype(const dlpack::ElementType& type) {
+  if (type.lanes != 1) return std::nullopt;
+  switch (type.code) {
+    case dlpack::kInt:
+      if (type.bits == 64) return DType::int64;
+      if (type.bits == 32) return DType::int32;
+      return std::nullopt;
+    case dlpack::kFloat:
+      if (type.bits == 64) return DType::float64;
+      if (type.bits == 32) return DType::float32;
+      if (type.bits == 16) return DType::float16;
+      return std::nullopt;
+    case dlpack::kBfloat:
+      if (type.bits == 16) return DType::bfloat16;
+      return std::nullopt;
+    case dlpack::kBool:
+      if (type.bits == 8) return DType::boolean;
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::string dlpack_type_name(const dlpack::ElementType& type) {
   constexpr const char* kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   if (type.code == dlpack::kBool) return "bool";
@@ -117,20 +142,21 @@ std::string dlpack_type_name(const dlpack::ElementType& type) {
 
 void read_dlpack(const dlpack::Tensor& tensor, const Context& context, TensorRef& ref) {
   context.check_rank(tensor.rank);
-  ref.dtype = dtype_by_name(dlpack_type_name(tensor.type), context);
+  const std::optional<DType> dtype = dlpack_dtype(tensor.type);
+  if (!dtype) context.refuse_dtype(dlpack_type_name(tensor.type));
+  ref.dtype = *dtype;
   const bool host = tensor.device.kind == dlpack::kCpu || tensor.device.kind == dlpack::kCudaHost;
   check(host || tensor.device.kind == dlpack::kCuda || tensor.device.kind == dlpack::kCudaManaged,
         context.caller, ": ", context.name, " is on DLPack device type ", tensor.device.kind,
         ", expected a CPU or CUDA array");
   if (!host) ref.device = {DeviceType::cuda, tensor.device.index};
-  std::vector<std::int64_t> extents(tensor.extents, tensor.extents + tensor.rank);
-  std::vector<std::int64_t> strides(extents.size());
+  ref.rank = tensor.rank;
   std::int64_t next = 1;
-  for (std::size_t axis = extents.size(); axis-- > 0;) {
-    strides[axis] = tensor.strides != nullptr ? tensor.strides[axis] : next;
-    next *= extents[axis];
+  for (int axis = tensor.rank - 1; axis >= 0; --axis) {
+    ref.extents[axis] = tensor.extents[axis];
+    ref.strides[axis] = tensor.strides != nullptr ? tensor.strides[axis] : next;
+    next *= tensor.extents[axis];
   }
-  set_shape(ref, extents, strides);
   ref.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
