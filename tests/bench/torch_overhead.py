@@ -17,8 +17,8 @@ import sys
 import time
 
 import flash_transducer as ft
-import flash_transducer.torch
 import torch
+from flash_transducer.torch import _call, _sources
 
 BLOCK = 20
 
@@ -88,22 +88,10 @@ def main():
     library = define_empty_operator()
     logits = torch.zeros(1, 2, 2, 3, requires_grad=True)
     batch = torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1])
-    rest = (
-        "ft.loss",
-        ft.rnnt().text,
-        "cpu",
-        False,
-        None,
-        "mean",
-        0.0,
-        False,
-        None,
-        "log",
-        None,
-        None,
-        False,
-        True,
-    )
+    loss = _sources.LOSS
+    words = (False, None, "mean", False, None, "log", None, None)
+    text = _call.call_text("ft.loss", ft.rnnt().text, "cpu", loss.words, words)
+    rest = (text, 0.0, False, True)
     empty = torch.ops.flash_transducer_bench.empty.default
 
     def ours():

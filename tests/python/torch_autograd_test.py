@@ -4,6 +4,7 @@
 import flash_transducer as ft
 import pytest
 from batches import joint_batch, random_batch
+from flash_transducer.torch._call import call_text
 from torch_batches import assert_close, leaf, tensors, torch
 
 LOSS = torch.ops.flash_transducer
@@ -110,7 +111,8 @@ def test_nothing_is_kept_or_computed_for_what_needs_no_gradient():  # torchaudio
 
 
 def options():
-    return ("ft.loss", ft.rnnt().text, "cpu", False, None, "mean", 0.0, False, None, "log", None, None)
+    text = call_text("ft.loss", ft.rnnt().text, ft.backends[-1], ("reduction",), ("mean",))
+    return text, 0.0
 
 
 def test_a_graph_holds_no_tensor_outside_save_for_backward():

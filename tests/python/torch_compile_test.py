@@ -6,6 +6,7 @@ import io
 import flash_transducer as ft
 import pytest
 from batches import joint_batch, random_batch
+from flash_transducer.torch._call import call_text
 from torch_batches import assert_close, leaf, tensors, torch
 
 DURATIONS = ft.tdt([0, 1, 2])
@@ -110,8 +111,9 @@ def test_export_and_save(tmp_path):
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_operators_pass_the_checks_of_pytorch(keep):
-    options = ("ft.loss", DURATIONS.text, ft.backends[-1], False, None)
-    loss_options = ("mean", 0.0, False, None, "log", None, None)
+    def options(variant, **words):
+        return call_text("ft.loss", variant.text, ft.backends[-1], tuple(words), tuple(words.values()))
+
     # Whole lengths: what is kept for the padding of others is not defined.
     dense = tensors(random_batch(DURATIONS, frames=(3, 3), labels=(2, 2)))
     joint = tensors(joint_batch(frames=(3, 3), labels=(2, 2)))
@@ -123,16 +125,17 @@ def test_operators_pass_the_checks_of_pytorch(keep):
     def check(operator, *arguments):
         torch.library.opcheck(operator.default, arguments, test_utils=checks)
 
-    check(operators.loss, logits, *dense[1:], *[None] * 4, *options, *loss_options, False, keep)
-    check(operators.scores, logits, *dense[1:], None, None, *options)
+    mean = options(DURATIONS, reduction="mean")
+    check(operators.loss, logits, *dense[1:], *[None] * 4, mean, 0.0, False, keep)
+    check(operators.scores, logits, *dense[1:], None, None, options(DURATIONS))
     moves = ft.Variant("moves", [ft.Arc(1, 0, may_finish=True), ft.Arc(0, 1)])  # no group to keep
     weights = ft.scores(*dense, DURATIONS)[..., [1, 3]]
     weights = leaf(weights) if keep else weights
-    of_moves = (options[0], moves.text, *options[2:])
-    check(operators.lattice_loss, weights, *lengths, None, None, *of_moves, *loss_options, False, keep)
-    rnnt = (options[0], ft.rnnt().text, *options[2:])
-    of_joint = ("tanh", 0.1, 5, "highest")
+    of_moves = options(moves, reduction="mean")
+    check(operators.lattice_loss, weights, *lengths, None, None, of_moves, 0.0, False, keep)
     inputs = [leaf(value) if keep else value for value in joint[:4]]
-    rest = [*joint[4:], *[None] * 4, None, None]
-    check(operators.joint_loss, *inputs, *rest, *rnnt, *loss_options, *of_joint, False, keep)
-    check(operators.joint_scores, *inputs, *joint[4:], *[None] * 4, *rnnt, *of_joint)
+    tanh = options(ft.rnnt(), reduction="mean", activation="tanh")
+    rest = [*joint[4:], *[None] * 6]
+    check(operators.joint_loss, *inputs, *rest, tanh, 0.0, 0.1, 5, False, keep)
+    silu = options(ft.rnnt(), activation="silu")
+    check(operators.joint_scores, *inputs, *joint[4:], *[None] * 4, silu, 0.1, 5)

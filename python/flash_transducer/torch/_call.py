@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,30 +85,60 @@ def tensors_of(source: Source, caller: str, values: Sequence[Any]) -> tuple[list
     return tensors, needs_graph
 
 
-@lru_cache(maxsize=256, typed=True)  # typed: 1 is not True
-def _checked(caller: str, names: tuple[str, ...], *values: Any) -> tuple[Any, ...]:
-    options: list[Any] = []
-    for name, value in zip(names, values, strict=True):
-        if value is None and name in OPTIONAL:
-            options.append(None)
-            continue
-        option = checked_option(caller, name, value)
-        if name == "seed":  # the operator's integers are signed
-            option = option - 2**64 if option >= 2**63 else option
-        options.append(option)
-    return tuple(options)
+def _literal(value: Any) -> str:
+    """JSON of an option; plain enough for a compiler to follow."""
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return f"{value!r}"
 
 
-def checked_options(caller: str, names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Options as the operator takes them."""
+def _text(caller: str, variant: str, backend: str, names: tuple[str, ...], *words: Any) -> str:
+    """The text of a call: all options but the numbers."""
+    parts = [f'"caller": "{caller}", "backend": {_literal(backend)}']
+    for k in range(len(names)):
+        parts.append(f'"{names[k]}": {_literal(words[k])}')
+    return "{" + ", ".join(parts) + f', "variant": {variant}' + "}"
+
+
+@lru_cache(maxsize=512, typed=True)  # typed: 1 is not True
+def _checked_text(caller: str, variant: str, backend: str, names: tuple[str, ...], *words: Any) -> str:
+    checked = [
+        None if word is None and name in OPTIONAL else checked_option(caller, name, word)
+        for name, word in zip(names, words, strict=True)
+    ]
+    return _text(caller, variant, backend, names, *checked)
+
+
+def call_text(caller: str, variant: str, backend: str, names: tuple[str, ...], words: tuple[Any, ...]) -> str:
+    """The text of a call, its options checked."""
     if torch.compiler.is_compiling():
-        return values  # the operator's own types refuse what does not fit
+        return _text(caller, variant, backend, names, *words)  # the call itself checks again
     try:
-        return _checked(caller, names, *values)
+        return _checked_text(caller, variant, backend, names, *words)
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
-        return _checked.__wrapped__(caller, names, *values)
+        return _checked_text.__wrapped__(caller, variant, backend, names, *words)
+
+
+def _checked_number(caller: str, name: str, value: Any) -> Any:
+    number = checked_option(caller, name, value)
+    # The operator's integers are signed.
+    return number - 2**64 if name == "seed" and number >= 2**63 else number
+
+
+def checked_numbers(caller: str, names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The options that are arguments of their own, checked."""
+    if torch.compiler.is_compiling():
+        return values  # perhaps symbols
+    return tuple(map(partial(_checked_number, caller), names, values))
 
 
 def checked_variant(caller: str, variant: Any) -> str:
@@ -120,19 +150,27 @@ def checked_variant(caller: str, variant: Any) -> str:
     return variant.text
 
 
+class Options(NamedTuple):
+    """Options of a call in the order of its source."""
+
+    words: tuple[Any, ...]
+    numbers: tuple[Any, ...] = ()
+
+
 def prepare(
     source: Source,
     caller: str,
     values: Sequence[Any],
     variant: Any,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
 ) -> tuple[list[Tensor | None], tuple[Any, ...], bool]:
     """Tensors and options of an operator, checked and in its order, and whether a backward may follow."""
-    text = checked_variant(caller, variant)
+    variant_text = checked_variant(caller, variant)
     tensors, needs_graph = tensors_of(source, caller, values)
-    checked = checked_options(caller, source.options[3:], options)
-    return tensors, (caller, text, choose_backend(backend, tensors[0], caller), *checked), needs_graph
+    chosen = choose_backend(backend, tensors[0], caller)
+    text = call_text(caller, variant_text, chosen, source.words, options.words)
+    return tensors, (text, *checked_numbers(caller, source.numbers, options.numbers)), needs_graph
 
 
 def run_loss(
@@ -141,7 +179,7 @@ def run_loss(
     values: Sequence[Any],
     variant: Any,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
     *,
     inplace_grad: bool = False,
 ) -> Tensor:
@@ -168,7 +206,7 @@ def run_scores(
     values: Sequence[Any],
     variant: Any,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
 ) -> Tensor:
     """Arc weights of a call, with autograd."""
     tensors, rest, _ = prepare(source, caller, values, variant, backend, options)

@@ -10,7 +10,7 @@ from torch import Tensor
 from flash_transducer import _api
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.torch import _taps
-from flash_transducer.torch._call import run_loss, run_scores
+from flash_transducer.torch._call import Options, run_loss, run_scores
 from flash_transducer.torch._gradients import run_value_and_grad
 from flash_transducer.torch._sources import LATTICE_LOSS, LOSS, SCORES
 from flash_transducer.variants import Variant
@@ -69,10 +69,10 @@ def loss(
     values = (
         logits, targets, logit_lengths, target_lengths, arc_scores, band, start_scores, final_scores
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, reduction, clamp, zero_infinity, skip_mass, semiring,
-        workspace_limit, validate
+    words = (
+        from_log_probs, threads, reduction, zero_infinity, skip_mass, semiring, workspace_limit, validate
     )  # fmt: skip
+    options = Options(words, (clamp,))
     return run_loss(LOSS, "ft.loss", values, variant, backend, options, inplace_grad=inplace_grad)
 
 
@@ -104,10 +104,10 @@ def value_and_grad(
     values = (
         logits, targets, logit_lengths, target_lengths, arc_scores, band, start_scores, final_scores
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, reduction, clamp, zero_infinity, skip_mass, semiring,
-        workspace_limit, validate
+    words = (
+        from_log_probs, threads, reduction, zero_infinity, skip_mass, semiring, workspace_limit, validate
     )  # fmt: skip
+    options = Options(words, (clamp,))
     return run_value_and_grad(
         LOSS, "ft.value_and_grad", values, variant, backend, options, wrt, inplace_grad=inplace_grad
     )
@@ -133,7 +133,7 @@ def skipped_mass(
     values = (
         logits, targets, logit_lengths, target_lengths, arc_scores, band, start_scores, final_scores
     )  # fmt: skip
-    options = (from_log_probs, threads, "none", 0.0, False, skip_mass, "log", None, None)
+    options = Options((from_log_probs, threads, "none", False, skip_mass, "log", None, None), (0.0,))
     return _taps.run_skipped_mass(LOSS, "ft.skipped_mass", values, variant, backend, options)
 
 
@@ -152,7 +152,7 @@ def scores(
 ) -> Tensor:
     """:func:`flash_transducer.scores` on tensors: arc weights, differentiable in logits and arc scores."""
     values = (logits, targets, logit_lengths, target_lengths, arc_scores, band)
-    return run_scores(SCORES, "ft.scores", values, variant, backend, (from_log_probs, threads))
+    return run_scores(SCORES, "ft.scores", values, variant, backend, Options((from_log_probs, threads)))
 
 
 def lattice_loss(
@@ -171,7 +171,7 @@ def lattice_loss(
 ) -> Tensor:
     """:func:`flash_transducer.lattice_loss` on tensors: differentiable in weights, start and final scores."""
     values = (arc_weights, logit_lengths, target_lengths, start_scores, final_scores)
-    options = (False, threads, reduction, 0.0, zero_infinity, None, semiring, None, None)
+    options = Options((False, threads, reduction, zero_infinity, None, semiring, None, None), (0.0,))
     return run_loss(LATTICE_LOSS, "ft.lattice_loss", values, variant, backend, options)
 
 
@@ -198,7 +198,9 @@ def lattice(
     values = (
         logits, targets, logit_lengths, target_lengths, arc_scores, band, start_scores, final_scores
     )  # fmt: skip
-    options = (from_log_probs, threads, "none", 0.0, zero_infinity, None, semiring, workspace_limit, validate)
+    options = Options(
+        (from_log_probs, threads, "none", zero_infinity, None, semiring, workspace_limit, validate), (0.0,)
+    )
     return _taps.run_lattice(LOSS, "ft.lattice", values, variant, backend, options)
 
 
@@ -224,5 +226,7 @@ def align(
     values = (
         logits, targets, logit_lengths, target_lengths, arc_scores, band, start_scores, final_scores
     )  # fmt: skip
-    options = (from_log_probs, threads, "none", 0.0, False, None, "log", workspace_limit, validate)
+    options = Options(
+        (from_log_probs, threads, "none", False, None, "log", workspace_limit, validate), (0.0,)
+    )
     return _taps.run_align(LOSS, "ft.align", values, variant, backend, options, ignored)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flash_transducer._joint import JointGradients
 from flash_transducer._run import wrt_names
-from flash_transducer.torch._call import prepare
+from flash_transducer.torch._call import Options, prepare
 from flash_transducer.torch._sources import Source
 
 
@@ -21,7 +21,7 @@ def run_value_and_grad(
     values: Sequence[Any],
     variant: Any,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
     wrt: Any,
     *,
     inplace_grad: bool = False,

@@ -16,7 +16,7 @@ from flash_transducer._api import RNNT
 from flash_transducer._joint import seeded
 from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.torch import _taps
-from flash_transducer.torch._call import autocast_joint, run_loss, run_scores
+from flash_transducer.torch._call import Options, autocast_joint, run_loss, run_scores
 from flash_transducer.torch._gradients import run_value_and_grad
 from flash_transducer.torch._sources import JOINT_LOSS, JOINT_SCORES
 from flash_transducer.variants import Variant
@@ -76,10 +76,11 @@ def joint_loss(
         *autocast_joint((encoder, predictor, weight, bias)), targets, encoder_lengths, target_lengths,
         arc_scores, band, start_scores, final_scores, predictor_mask, utterance_ids,
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, reduction, clamp, zero_infinity, skip_mass, semiring,
-        workspace_limit, validate, activation, dropout, seeded("ft.joint_loss", dropout, seed), precision,
+    words = (
+        from_log_probs, threads, reduction, zero_infinity, skip_mass, semiring, workspace_limit, validate,
+        activation, precision,
     )  # fmt: skip
+    options = Options(words, (clamp, dropout, seeded("ft.joint_loss", dropout, seed)))
     return run_loss(JOINT_LOSS, "ft.joint_loss", values, variant, backend, options)
 
 
@@ -122,11 +123,11 @@ def joint_value_and_grad(
         encoder, predictor, weight, bias, targets, encoder_lengths, target_lengths,
         arc_scores, band, start_scores, final_scores, predictor_mask, utterance_ids,
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, reduction, clamp, zero_infinity, skip_mass, semiring,
-        workspace_limit, validate, activation, dropout,
-        seeded("ft.joint_value_and_grad", dropout, seed), precision,
+    words = (
+        from_log_probs, threads, reduction, zero_infinity, skip_mass, semiring, workspace_limit, validate,
+        activation, precision,
     )  # fmt: skip
+    options = Options(words, (clamp, dropout, seeded("ft.joint_value_and_grad", dropout, seed)))
     return run_value_and_grad(JOINT_LOSS, "ft.joint_value_and_grad", values, variant, backend, options, wrt)
 
 
@@ -157,14 +158,8 @@ def joint_scores(
         *autocast_joint((encoder, predictor, weight, bias)), targets, encoder_lengths, target_lengths,
         arc_scores, band, predictor_mask, utterance_ids,
     )  # fmt: skip
-    options = (
-        from_log_probs,
-        threads,
-        activation,
-        dropout,
-        seeded("ft.joint_scores", dropout, seed),
-        precision,
-    )
+    words = (from_log_probs, threads, activation, precision)
+    options = Options(words, (dropout, seeded("ft.joint_scores", dropout, seed)))
     return run_scores(JOINT_SCORES, "ft.joint_scores", values, variant, backend, options)
 
 
@@ -201,10 +196,11 @@ def joint_lattice(
         *autocast_joint((encoder, predictor, weight, bias)), targets, encoder_lengths, target_lengths,
         arc_scores, band, start_scores, final_scores, predictor_mask, utterance_ids,
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, "none", 0.0, zero_infinity, None, semiring, workspace_limit, validate,
-        activation, dropout, seeded("ft.joint_lattice", dropout, seed), precision,
+    words = (
+        from_log_probs, threads, "none", zero_infinity, None, semiring, workspace_limit, validate,
+        activation, precision,
     )  # fmt: skip
+    options = Options(words, (0.0, dropout, seeded("ft.joint_lattice", dropout, seed)))
     return _taps.run_lattice(JOINT_LOSS, "ft.joint_lattice", values, variant, backend, options)
 
 
@@ -240,8 +236,9 @@ def joint_align(
         *autocast_joint((encoder, predictor, weight, bias)), targets, encoder_lengths, target_lengths,
         arc_scores, band, start_scores, final_scores, predictor_mask, utterance_ids,
     )  # fmt: skip
-    options = (
-        from_log_probs, threads, "none", 0.0, False, None, "log", workspace_limit, validate,
-        activation, dropout, seeded("ft.joint_align", dropout, seed), precision,
+    words = (
+        from_log_probs, threads, "none", False, None, "log", workspace_limit, validate,
+        activation, precision,
     )  # fmt: skip
+    options = Options(words, (0.0, dropout, seeded("ft.joint_align", dropout, seed)))
     return _taps.run_align(JOINT_LOSS, "ft.joint_align", values, variant, backend, options, ignored)

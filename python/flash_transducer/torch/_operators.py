@@ -10,12 +10,14 @@ Three sources have a loss, two have scores; each is a forward operator and a bac
     scores_backward(weights_gradient, tensors, options, wanted) -> gradients
 
 `saved` is what the backend's forward keeps for its backward, empty if `keep` is false; `wanted` says of each
-tensor whether its gradient is made. A variant travels as its JSON. Autograd is registered as a kernel of its
-own: torch.library.register_autograd takes 100 microseconds a call for a schema of this length.
+tensor whether its gradient is made. Options are one text, JSON, in which the variant travels, and the numbers
+that may change. Autograd is registered as a kernel of its own: torch.library.register_autograd takes tens of
+microseconds a call for a schema of this length.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -99,8 +101,10 @@ def _define(name: str, arguments: str, result: str, function: Callable[..., Any]
 
 
 def _caller(arguments: Sequence[Any]) -> str:
-    """The name for messages: the first option, and the only strings before it are none."""
-    return next(argument for argument in arguments if isinstance(argument, str))
+    """The name for messages, from the text of a call."""
+    text = next(argument for argument in arguments if isinstance(argument, str))
+    caller: str = json.loads(text)["caller"]
+    return caller
 
 
 def _recorder(function: Any) -> Callable[..., Any]:
@@ -149,7 +153,8 @@ def _spread(arguments: int, wanted: Sequence[bool], gradients: Sequence[Tensor])
 
 def _loss_function(source: Source) -> Any:
     forward_operator = _below_autograd(source.operator)
-    count, end = len(source.tensors), len(source.tensors) + len(source.options)
+    count = len(source.tensors)
+    end = count + 1 + len(source.numbers)
     operators = torch.ops.flash_transducer
     backward_operator = _backward_operator(source)
 
@@ -169,16 +174,15 @@ def _loss_function(source: Source) -> Any:
             arguments = end + 2
             if upstream is None:
                 return (None,) * arguments
-            caller = ctx.options[0]
             if not ctx.keep:
                 raise RuntimeError(
-                    f"{caller}: a backward pass through an operator that was called with keep=False, "
-                    "expected True: it kept nothing for this"
+                    f"{_caller(ctx.options)}: a backward pass through an operator that was called with "
+                    "keep=False, expected True: it kept nothing for this"
                 )
             if ctx.spent:
                 raise RuntimeError(
-                    f"{caller}: a second backward pass, but the first wrote the gradient over the logits "
-                    "because inplace_grad is True; expected one pass, or inplace_grad=False"
+                    f"{_caller(ctx.options)}: a second backward pass, but the first wrote the gradient over "
+                    "the logits because inplace_grad is True; expected one pass, or inplace_grad=False"
                 )
             *tensors, saved = ctx.saved_tensors
             wanted = list(ctx.needs_input_grad[:count])

@@ -8,6 +8,7 @@ call with the same options.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from flash_transducer.variants import Variant
 
 
 class _Settings(NamedTuple):
-    """What the options of a call come to. `options` is shared between calls: never changed."""
+    """What the text of a call comes to. `options` is shared between calls: never changed."""
 
     caller: str
     backend: str
@@ -33,12 +34,10 @@ class _Settings(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def _settings(source: Source, values: tuple[Any, ...]) -> _Settings:
-    options = {name: value for name, value in zip(source.options, values, strict=True) if value is not None}
-    caller, backend, text = (options.pop(name) for name in ("caller", "backend", "variant"))
-    if "seed" in options:
-        options["seed"] %= 2**64  # the operator's integers are signed
-    variant = Variant.from_json(text)
+def _settings(text: str) -> _Settings:
+    options = {name: value for name, value in json.loads(text).items() if value is not None}
+    caller, backend = options.pop("caller"), options.pop("backend")
+    variant = Variant.from_json(json.dumps(options.pop("variant")))
     try:
         planes = _core.saved_layout(backend, variant.table)[0]
     except (ValueError, NotImplementedError):
@@ -54,10 +53,8 @@ class Request:
         count = len(source.tensors)
         self.source = source
         self.tensors = arguments[:count]
-        values = tuple(arguments[count : count + len(source.options)])
-        if torch.compiler.is_compiling():  # a seed may be symbolic, and shapes do not depend on it
-            values = tuple(0 if isinstance(value, torch.SymInt) else value for value in values)
-        self.settings = _settings(source, values)
+        self.settings = _settings(arguments[count])
+        self.numbers = arguments[count + 1 : count + 1 + len(source.numbers)]
         self.device = arguments[0].device
 
     @property
@@ -79,6 +76,13 @@ class Request:
         """The tensors that were given."""
         pairs = zip(self.source.tensors, self.tensors, strict=True)
         return {name: tensor for name, tensor in pairs if tensor is not None}
+
+    def options(self) -> dict[str, Any]:
+        """The options as the compiled library takes them."""
+        options = {**self.settings.options, **dict(zip(self.source.numbers, self.numbers, strict=True))}
+        if "seed" in options:
+            options["seed"] %= 2**64  # the operator's integers are signed
+        return options
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Memory on the device of the call."""
@@ -109,20 +113,23 @@ class Request:
         inputs = borrow(zip(self.source.tensors, self.tensors, strict=True))
         inputs.update(borrow(more.items()))
         results = borrow(outputs.items())
-        caller, backend, table, *_, options = self.settings
+        options = self.options()
+        caller, backend, table, *_ = self.settings
         if self.device.type != "cuda":
             entry(caller, backend, table, inputs, results, options)
             return
         with torch.cuda.device(self.device):
-            moved = self._moved(inputs, results)
-            options = {**options, "stream": torch.cuda.current_stream(self.device).cuda_stream}
+            moved = self._moved(inputs, results, options)
+            options["stream"] = torch.cuda.current_stream(self.device).cuda_stream
             entry(caller, backend, table, {**inputs, **borrow(moved.items())}, results, options)
 
-    def _moved(self, inputs: dict[str, Any], results: dict[str, Any]) -> dict[str, Tensor]:
+    def _moved(
+        self, inputs: dict[str, Any], results: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Tensor]:
         """Labels and lengths that lie on the host, checked there if all do, and copied to the device."""
         named = self.named()
         host = {name: named[name] for name in INTEGERS if name in named and named[name].device.type == "cpu"}
-        caller, _, table, *_, options = self.settings
+        caller, _, table, *_ = self.settings
         if options.get("validate", True) and all(name in host for name in LABELS if name in named):
             vars(_core)["validate"](caller, table, inputs, results, options)
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in host.items()}

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five kinds of call, as operators see them: names of tensors and options in order, and their schema."""
+"""The five kinds of call, as operators see them: names of tensors and options in order, and their schema.
+
+What stays the same from step to step travels as one text: an argument of an operator takes most of a
+microsecond on its way, and a call has a dozen options. Numbers that may change, and that a compiler may make
+symbols of, are arguments.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-_SCORES_OPTIONS = "str caller, str variant, str backend, bool from_log_probs, int? threads"
-_LOSS_OPTIONS = (
-    f"{_SCORES_OPTIONS}, str reduction, float clamp, bool zero_infinity, float? skip_mass, str semiring, "
-    "int? workspace_limit, bool? validate"
-)
-_JOINT_OPTIONS = "str activation, float dropout, int seed, str precision"
+_SCORES_WORDS = "from_log_probs threads"
+_LOSS_WORDS = f"{_SCORES_WORDS} reduction zero_infinity skip_mass semiring workspace_limit validate"
+_JOINT_WORDS = "activation precision"
+_TYPES = {"clamp": "float", "dropout": "float", "seed": "int"}
 
 _SCORES = ("arc_scores", "start_scores", "final_scores")
 _OPTIONAL = (*_SCORES, "band", "bias", "predictor_mask", "utterance_ids")
@@ -26,7 +29,8 @@ class Source:
     operator: str
     given: tuple[str, ...]  # the arrays whose types decide that of the costs
     rest: tuple[str, ...]
-    schema_options: str
+    words: tuple[str, ...]  # options in the text of a call
+    numbers: tuple[str, ...]  # options that are arguments of their own
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
@@ -49,16 +53,12 @@ class Source:
         return tuple(f"{name}_gradient" for name in self.tensors)
 
     @cached_property
-    def options(self) -> tuple[str, ...]:
-        """Names of the options."""
-        return tuple(option.split()[-1] for option in self.schema_options.split(", "))
-
-    @cached_property
     def schema(self) -> str:
         """Tensors and options as ``torch.library`` declares them."""
         marks = ("?" if optional else "" for optional in self.optional)
         tensors = (f"Tensor{mark} {name}" for mark, name in zip(marks, self.tensors, strict=True))
-        return ", ".join((*tensors, self.schema_options))
+        numbers = (f"{_TYPES[name]} {name}" for name in self.numbers)
+        return ", ".join((*tensors, "str call", *numbers))
 
     def shown(self, name: str) -> str:
         """The name that a person gave a tensor."""
@@ -67,8 +67,8 @@ class Source:
         return "encoder_lengths" if "encoder" in self.given else "logit_lengths"
 
 
-def _source(operator: str, given: str, rest: str, options: str) -> Source:
-    return Source(operator, tuple(given.split()), tuple(rest.split()), options)
+def _source(operator: str, given: str, rest: str, words: str, numbers: str) -> Source:
+    return Source(operator, *(tuple(names.split()) for names in (given, rest, words, numbers)))
 
 
 _ALL = "targets frame_lengths target_lengths arc_scores band"
@@ -76,12 +76,18 @@ _ENDS = "start_scores final_scores"
 _JOINT = "encoder predictor weight bias"
 _JOINT_REST = "predictor_mask utterance_ids"
 
-LOSS = _source("loss", "logits", f"{_ALL} {_ENDS}", _LOSS_OPTIONS)
+LOSS = _source("loss", "logits", f"{_ALL} {_ENDS}", _LOSS_WORDS, "clamp")
 JOINT_LOSS = _source(
-    "joint_loss", _JOINT, f"{_ALL} {_ENDS} {_JOINT_REST}", f"{_LOSS_OPTIONS}, {_JOINT_OPTIONS}"
+    "joint_loss",
+    _JOINT,
+    f"{_ALL} {_ENDS} {_JOINT_REST}",
+    f"{_LOSS_WORDS} {_JOINT_WORDS}",
+    "clamp dropout seed",
 )
-LATTICE_LOSS = _source("lattice_loss", "arc_weights", f"frame_lengths target_lengths {_ENDS}", _LOSS_OPTIONS)
-SCORES = _source("scores", "logits", _ALL, _SCORES_OPTIONS)
+LATTICE_LOSS = _source(
+    "lattice_loss", "arc_weights", f"frame_lengths target_lengths {_ENDS}", _LOSS_WORDS, "clamp"
+)
+SCORES = _source("scores", "logits", _ALL, _SCORES_WORDS, "")
 JOINT_SCORES = _source(
-    "joint_scores", _JOINT, f"{_ALL} {_JOINT_REST}", f"{_SCORES_OPTIONS}, {_JOINT_OPTIONS}"
+    "joint_scores", _JOINT, f"{_ALL} {_JOINT_REST}", f"{_SCORES_WORDS} {_JOINT_WORDS}", "dropout seed"
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from flash_transducer import _core
 from flash_transducer._run import check_ignored
 from flash_transducer.inspection import Alignment, Lattice, make_alignments
-from flash_transducer.torch._call import prepare
+from flash_transducer.torch._call import Options, prepare
 from flash_transducer.torch._request import Request, borrow
 from flash_transducer.torch._sources import Source
 from flash_transducer.variants import Variant
@@ -25,7 +25,7 @@ def _request(
     values: Sequence[Any],
     variant: Variant,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
 ) -> Request:
     tensors, rest, _ = prepare(source, caller, values, variant, backend, options)
     return Request(source, (*tensors, *rest))
@@ -37,7 +37,7 @@ def run_lattice(
     values: Sequence[Any],
     variant: Variant,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
 ) -> Lattice:
     """Evaluate all lattice quantities, float64 tensors on the source's device."""
     request = _request(source, caller, values, variant, backend, options)
@@ -64,7 +64,7 @@ def run_skipped_mass(
     values: Sequence[Any],
     variant: Variant,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
 ) -> Tensor:
     """Evaluate what the gradient leaves out, [B] float64."""
     request = _request(source, caller, values, variant, backend, options)
@@ -79,7 +79,7 @@ def run_align(
     values: Sequence[Any],
     variant: Variant,
     backend: str | None,
-    options: tuple[Any, ...],
+    options: Options,
     ignored: dict[str, Any],
 ) -> list[Alignment]:
     """Best paths, by the reference on the host whatever the backend; their arrays as tensors."""
@@ -88,7 +88,7 @@ def run_align(
     if request.settings.backend not in _core.backends:
         request.run(_core.evaluate, {})  # names what is built
     host = {name: tensor.detach().cpu() for name, tensor in request.named().items()}
-    paths = _core.best_paths(caller, variant.table, borrow(host.items()), request.settings.options)
+    paths = _core.best_paths(caller, variant.table, borrow(host.items()), request.options())
     found = make_alignments(paths, host["targets"].numpy(), variant)
     return [_with_tensors(alignment) for alignment in found]
 
