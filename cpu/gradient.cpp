@@ -7,7 +7,7 @@
 
 #include "cpu/columns.hpp"
 #include "cpu/first_touch.hpp"
-#include "cpu/output_rows.hpp"
+#include "cpu/frame_rows.hpp"
 #include "cpu/rows.hpp"
 
 namespace transducer::cpu {
@@ -19,8 +19,11 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 /// the point in float32: high is the log-sum as it rounds, and the factor makes up for the rounding.
 template <class Real>
 struct Softmax {
-  explicit Softmax(double log_sum)
-      : high(static_cast<Real>(log_sum)), factor(std::exp(static_cast<double>(high) - log_sum)) {}
+  explicit Softmax(double log_sum) : high(static_cast<Real>(log_sum)) {
+    const double rounding = static_cast<double>(high) - log_sum;
+    // e^rounding; the next term, rounding^2 / 2, is at most 5e-11 in the first form.
+    factor = std::abs(rounding) < 1e-5 ? 1.0 + rounding : std::exp(rounding);
+  }
   Real high;
   double factor;
 };
@@ -84,20 +87,13 @@ bool covers_row(const Call& call, int g, std::int64_t label) {
 /// One frame: blocks of nodes, and of those as many rows at a time as the buffer holds.
 template <class Real>
 void dense_frame(const Call& call, const Utterance& utterance, std::int64_t t, Real* buffer) {
-  const TensorRef& logits = std::get<DenseSource>(call.request.source).logits;
   const std::int64_t columns = call.valid.shape.columns;
-  const std::int64_t b = utterance.batch_index;
-  const OutputRows<Real> output(call, b, t);
+  const InputRows<Real> input(call, utterance.batch_index, t, buffer);
+  const OutputRows<Real> output(call, utterance.batch_index, t);
   Real* out = buffer + columns;
   const std::int64_t valid = t < utterance.frames ? utterance.rows() : 0;
   const std::int64_t at_once = std::clamp(rows_out<Real>(columns), std::int64_t{1}, kBlockNodes);
   NodeFlow flow;
-  const auto next_row = [&](std::int64_t u, std::int64_t node, std::int64_t count) -> const Real* {
-    while (++node < count && flow.empty[node]) {
-    }
-    if (node >= count || !rows_in_place<Real>(logits)) return nullptr;
-    return static_cast<const Real*>(logits.data) + logits.offset({b, t, u + node});
-  };
   for (std::int64_t u = 0; u < valid; u += kBlockNodes) {
     const std::int64_t count = std::min(kBlockNodes, valid - u);
     if (!utterance.poisoned) gather_flow(call, utterance, t, u, count, 0, flow);
@@ -108,21 +104,23 @@ void dense_frame(const Call& call, const Utterance& utterance, std::int64_t t, R
         output.put(out, u + begin, end - begin);
         continue;
       }
-      if (std::all_of(flow.empty + begin, flow.empty + end, [](bool empty) { return empty; })) {
+      const bool* const empty = flow.empty;
+      if (std::find(empty + begin, empty + end, false) == empty + end) {
         output.put_zeros(out, u + begin, end - begin);
         continue;
       }
       for (std::int64_t i = begin; i < end; ++i) {
         Real* row = out + (i - begin) * columns;
-        if (flow.empty[i]) {
+        if (empty[i]) {
           std::fill_n(row, columns, Real(0));
           continue;
         }
+        const std::int64_t next = std::find(empty + i + 1, empty + count, false) - empty;
         fill_row<Real>(call, utterance, flow, {.node = i, .t = t, .u = u + i},
-                       {.x = row_or_copy(logits, {b, t, u + i}, buffer),
+                       {.x = input.row(u + i),
                         .first = 0,
                         .count = columns,
-                        .next = next_row(u, i, count)},
+                        .next = next < count ? input.ahead(u + next) : nullptr},
                        row);
       }
       output.put(out, u + begin, end - begin);
@@ -162,7 +160,7 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
   const auto arcs = [&](int a) { return utterance.weight_row(a, t) + u; };
   double occupancy[kBlockNodes] = {};
   for (int a = 0; a < call.plan.num_arcs; ++a) add_scaled(1.0, arcs(a), count, occupancy);
-  double size[kBlockNodes] = {};  // of what flows: 0 if nothing does
+  double flowing[kBlockNodes] = {};  // posteriors of the arcs that read some column
   for (int i = 0; i < call.plan.num_taps; ++i) std::fill_n(flow.tap[i] + node, count, 0.0);
   for (int g = 0; g < call.plan.num_groups; ++g) {
     std::fill_n(flow.coefficient[g] + node, count, 0.0);
@@ -175,6 +173,7 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
           utterance.keeps_all || (occupancy[i] > 0.0 && occupancy[i] >= utterance.skip_threshold);
       gamma[i] = utterance.feasible && kept ? arcs(a)[i] : 0.0;
     }
+    if (arc.num_columns > 0) add_scaled(1.0, gamma, count, flowing);
     for (int c = 0; c < arc.num_columns; ++c) {
       const PlannedColumn& column = arc.columns[c];
       const double scale = -column.grad_scale;
@@ -188,12 +187,7 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
       }
     }
   }
-  const auto measure = [&](const double* values) {
-    for (std::int64_t i = 0; i < count; ++i) size[i] += std::abs(values[node + i]);
-  };
-  for (int g = 0; g < call.plan.num_groups; ++g) measure(flow.coefficient[g]);
-  for (int i = 0; i < call.plan.num_taps; ++i) measure(flow.tap[i]);
-  for (std::int64_t i = 0; i < count; ++i) flow.empty[node + i] = size[i] == 0.0;
+  for (std::int64_t i = 0; i < count; ++i) flow.empty[node + i] = flowing[i] == 0.0;
 }
 
 template <class Real>

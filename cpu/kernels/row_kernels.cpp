@@ -61,15 +61,18 @@ inline Vector<Real> sum_of_exp(const Vector<Real> (&v)[Count], Vector<Real> high
 template <class Real>
 constexpr Real kLowest = std::numeric_limits<Real>::lowest();
 
-/// A row that fits into `Count` vectors: they stay in registers between its maximum and its sum.
+/// Rows that fit into `Count` vectors: they stay in registers between maximum and sum.
 template <int Count, class Real>
-void short_sum(const Real* x, int64_t columns, double* max, double* sum) {
-  Vector<Real> v[Count];
-  load_columns<Count>(x, columns, v);
-  const Real high = largest_lane<Real>(largest<Count, Real>(v, Vector<Real>{} + kLowest<Real>));
-  const double total = lane_sum<Real>(sum_of_exp<Count, Real>(v, Vector<Real>{} + high));
-  *max = total == 0.0 ? kMinusInfinity<double> : static_cast<double>(high);
-  *sum = total;
+void short_rows(const Real* x, int64_t stride, int64_t rows, int64_t columns, double* max,
+                double* sum) {
+  for (int64_t r = 0; r < rows; ++r) {
+    Vector<Real> v[Count];
+    load_columns<Count>(x + r * stride, columns, v);
+    const Real high = largest_lane<Real>(largest<Count, Real>(v, Vector<Real>{} + kLowest<Real>));
+    const double total = lane_sum<Real>(sum_of_exp<Count, Real>(v, Vector<Real>{} + high));
+    max[r] = total == 0.0 ? kMinusInfinity<double> : static_cast<double>(high);
+    sum[r] = total;
+  }
 }
 
 /// Max and sum of e^(x - max) kept lane by lane, over vectors as they come. One pass: the processor fetches
@@ -127,7 +130,7 @@ void block_sum(const Real* x, int64_t count, double* max, double* sum) {
 }
 
 template <class Real>
-void long_sum(const Real* x, int64_t count, double* max, double* sum) {
+void long_row(const Real* x, int64_t count, double* max, double* sum) {
   block_sum(x, count < kBlock ? count : kBlock, max, sum);
   for (int64_t i = kBlock; i < count; i += kBlock) {
     double block_max = 0.0;
@@ -145,13 +148,11 @@ void long_sum(const Real* x, int64_t count, double* max, double* sum) {
 
 template <class Real>
 void log_sum(const Real* x, int64_t stride, int64_t rows, int64_t count, double* max, double* sum) {
-  void (*const one)(const Real*, int64_t, double*, double*) =
-      count <= 1 * kLanes<Real>   ? short_sum<1, Real>
-      : count <= 2 * kLanes<Real> ? short_sum<2, Real>
-      : count <= 4 * kLanes<Real> ? short_sum<4, Real>
-      : count <= 8 * kLanes<Real> ? short_sum<8, Real>
-                                  : long_sum<Real>;
-  for (int64_t r = 0; r < rows; ++r) one(x + r * stride, count, max + r, sum + r);
+  if (count <= 1 * kLanes<Real>) return short_rows<1>(x, stride, rows, count, max, sum);
+  if (count <= 2 * kLanes<Real>) return short_rows<2>(x, stride, rows, count, max, sum);
+  if (count <= 4 * kLanes<Real>) return short_rows<4>(x, stride, rows, count, max, sum);
+  if (count <= 8 * kLanes<Real>) return short_rows<8>(x, stride, rows, count, max, sum);
+  for (int64_t r = 0; r < rows; ++r) long_row(x + r * stride, count, max + r, sum + r);
 }
 
 /// out = scale * e^(x - log_z), added to what is there if `Add`.

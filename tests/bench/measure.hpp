@@ -59,13 +59,16 @@ struct Timing {
   double median, p10, p90;
 };
 
-/// Times `body` after one run that is not counted.
-inline Timing measure(int repeats, const std::function<void()>& body) {
+/// Times `body` after one run that is not counted; `prepare` goes before each, untimed.
+inline Timing measure(
+    int repeats, const std::function<void()>& body, const std::function<void()>& prepare = [] {}) {
   using Clock = std::chrono::steady_clock;
+  prepare();
   body();
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(repeats));
   for (int i = 0; i < repeats; ++i) {
+    prepare();
     const auto start = Clock::now();
     body();
     times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());

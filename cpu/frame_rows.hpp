@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finished rows of the dense gradient on their way out: past the caches where they can be written where they
-// lie, several rows in one go where they touch, else one after the other with their type and strides.
+// The rows of one frame of dense logits on their way in, and of their gradient on their way out: where they
+// lie if type and strides allow, else through a buffer. Finished rows go past the caches, several in one go
+// where they touch.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +12,35 @@
 #include "cpu/utterance.hpp"
 
 namespace transducer::cpu {
+
+/// Rows of one frame of the logits.
+template <class Real>
+class InputRows {
+ public:
+  InputRows(const Call& call, std::int64_t b, std::int64_t t, Real* buffer)
+      : tensor_(std::get<DenseSource>(call.request.source).logits), b_(b), t_(t), buffer_(buffer) {
+    if (!rows_in_place<Real>(tensor_)) return;
+    frame_ = static_cast<const Real*>(tensor_.data) + tensor_.offset({b, t});
+    stride_ = tensor_.strides[2];
+  }
+
+  const Real* row(std::int64_t u) const {
+    return frame_ != nullptr ? frame_ + u * stride_ : row_or_copy(tensor_, {b_, t_, u}, buffer_);
+  }
+
+  /// A row to be fetched ahead of its use, or nullptr. Short rows are not worth it.
+  const Real* ahead(std::int64_t u) const {
+    constexpr std::int64_t kShort = 1024 / sizeof(Real);
+    return frame_ != nullptr && tensor_.extents[3] >= kShort ? frame_ + u * stride_ : nullptr;
+  }
+
+ private:
+  const TensorRef& tensor_;
+  std::int64_t b_, t_;
+  Real* buffer_;
+  const Real* frame_ = nullptr;  // if rows can be read where they lie
+  std::int64_t stride_ = 0;
+};
 
 /// Where the rows of one frame of the gradient go.
 template <class Real>
