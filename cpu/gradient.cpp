@@ -160,6 +160,12 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
   const auto arcs = [&](int a) { return utterance.weight_row(a, t) + u; };
   double occupancy[kBlockNodes] = {};
   for (int a = 0; a < call.plan.num_arcs; ++a) add_scaled(1.0, arcs(a), count, occupancy);
+  const double threshold =
+      utterance.feasible ? utterance.skip_threshold : std::numeric_limits<double>::infinity();
+  double kept[kBlockNodes];  // 1 or 0
+  for (std::int64_t i = 0; i < count; ++i) {
+    kept[i] = utterance.keeps_all || (occupancy[i] > 0.0 && occupancy[i] >= threshold) ? 1.0 : 0.0;
+  }
   double flowing[kBlockNodes] = {};  // posteriors of the arcs that read some column
   for (int i = 0; i < call.plan.num_taps; ++i) std::fill_n(flow.tap[i] + node, count, 0.0);
   for (int g = 0; g < call.plan.num_groups; ++g) {
@@ -167,12 +173,9 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
   }
   for (int a = 0; a < call.plan.num_arcs; ++a) {
     const PlannedArc& arc = call.plan.arcs[a];
+    const double* posteriors = arcs(a);
     double gamma[kBlockNodes];
-    for (std::int64_t i = 0; i < count; ++i) {
-      const bool kept =
-          utterance.keeps_all || (occupancy[i] > 0.0 && occupancy[i] >= utterance.skip_threshold);
-      gamma[i] = utterance.feasible && kept ? arcs(a)[i] : 0.0;
-    }
+    for (std::int64_t i = 0; i < count; ++i) gamma[i] = kept[i] * posteriors[i];
     if (arc.num_columns > 0) add_scaled(1.0, gamma, count, flowing);
     for (int c = 0; c < arc.num_columns; ++c) {
       const PlannedColumn& column = arc.columns[c];
@@ -187,7 +190,9 @@ void gather_flow(const Call& call, const Utterance& utterance, std::int64_t t, s
       }
     }
   }
-  for (std::int64_t i = 0; i < count; ++i) flow.empty[node + i] = flowing[i] == 0.0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    flow.empty[node + i] = flowing[i] == 0.0 && !utterance.keeps_all;
+  }
 }
 
 template <class Real>

@@ -2,6 +2,7 @@
 //
 // The derivative of the scores stage alone: the CPU layer's against the reference's, for incoming gradients of
 // any sign.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ TEST(CpuScoresBackward, EqualsTheReference) {
     batch.arc_scores = noise(3 * 7 * 5 * batch.A(), 21);
     batch.arc_scores[3] = -kInf;
     std::vector<double> flow = noise(static_cast<std::int64_t>(batch.arc_scores.size()), 22);
+    // What flows out of the first nodes adds up to 0.
+    std::fill_n(flow.begin(), batch.A(), 0.0);
+    flow[0] = 1.0;
+    flow[1] = -1.0;
     const ScoresGradient want =
         run(batch, flow, reference::scores_backward, reference::plan_workspace);
     const ScoresGradient got = run(batch, flow, cpu::scores_backward, cpu::plan_workspace);
