@@ -28,8 +28,9 @@ class Checker {
 
   void rank(const TensorRef& tensor, std::string_view name, int rank, std::string_view axes) const {
     check(tensor.defined(), caller_, ": ", name, " is missing, expected an array ", axes);
-    check(tensor.rank == rank, caller_, ": ", name, " has shape ", tensor.shape_string(),
-          ", expected ", rank, " axes ", axes);
+    if (tensor.rank == rank) return;  // a shape is only written out for a message
+    throw InvalidArgument(concat(caller_, ": ", name, " has shape ", tensor.shape_string(),
+                                 ", expected ", rank, " axes ", axes));
   }
 
   void shape(const TensorRef& tensor, std::string_view name, Extents extents,
@@ -37,8 +38,9 @@ class Checker {
     const bool equal = tensor.rank == static_cast<int>(extents.size()) &&
                        std::equal(extents.begin(), extents.end(),
                                   static_cast<const std::int64_t*>(tensor.extents));
-    check(equal, caller_, ": ", name, " has shape ", tensor.shape_string(), ", expected ",
-          numbers(extents), " because ", because);
+    if (equal) return;
+    throw InvalidArgument(concat(caller_, ": ", name, " has shape ", tensor.shape_string(),
+                                 ", expected ", numbers(extents), " because ", because));
   }
 
   void real(const TensorRef& tensor, std::string_view name) const {

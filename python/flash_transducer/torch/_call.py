@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +129,8 @@ def call_text(caller: str, variant: str, backend: str, names: tuple[str, ...], w
 
 
 def _checked_number(caller: str, name: str, value: Any) -> Any:
+    if type(value) is float and name != "seed":
+        return value
     number = checked_option(caller, name, value)
     # The operator's integers are signed.
     return number - 2**64 if name == "seed" and number >= 2**63 else number
@@ -138,7 +140,7 @@ def checked_numbers(caller: str, names: tuple[str, ...], values: tuple[Any, ...]
     """The options that are arguments of their own, checked."""
     if torch.compiler.is_compiling():
         return values  # perhaps symbols
-    return tuple(map(partial(_checked_number, caller), names, values))
+    return tuple([_checked_number(caller, *pair) for pair in zip(names, values, strict=True)])
 
 
 def checked_variant(caller: str, variant: Any) -> str:

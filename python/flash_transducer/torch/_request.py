@@ -9,7 +9,7 @@ call with the same options.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -68,9 +68,9 @@ class Request:
     def nodes(self) -> tuple[Any, Any, Any]:
         """(B, T, U + 1); zeros where the rank is wrong, which the call itself then says."""
         shape = self.tensors[0].shape
-        if len(self.source.given) == 1:
-            return (*shape[:3], 0, 0, 0)[:3]
-        return (*(*shape[:2], 0, 0)[:2], (*self.tensors[1].shape[:2], 0, 0)[1])
+        if len(self.source.given) > 1:
+            shape = (*(*shape[:2], 0, 0)[:2], *self.tensors[1].shape[1:2])
+        return (*shape, 0, 0, 0)[:3]
 
     def named(self) -> dict[str, Tensor]:
         """The tensors that were given."""
@@ -110,8 +110,7 @@ class Request:
 
     def run(self, entry: Callable[..., None], outputs: dict[str, Tensor], **more: Tensor) -> None:
         """Call the compiled library on the tensors' device and its current stream."""
-        inputs = borrow(zip(self.source.tensors, self.tensors, strict=True))
-        inputs.update(borrow(more.items()))
+        inputs = borrow(zip(self.source.tensors, self.tensors, strict=True), **more)
         results = borrow(outputs.items())
         options = self.options()
         caller, backend, table, *_ = self.settings
@@ -135,7 +134,10 @@ class Request:
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in host.items()}
 
 
-def borrow(named: Any) -> dict[str, Any]:
+def borrow(named: Iterable[tuple[str, Tensor | None]], **more: Tensor) -> dict[str, Any]:
     """Capsules of the tensors that are there."""
     to_dlpack = torch._C._to_dlpack
-    return {name: to_dlpack(tensor) for name, tensor in named if tensor is not None}
+    capsules = {name: to_dlpack(tensor) for name, tensor in named if tensor is not None}
+    for name, tensor in more.items():
+        capsules[name] = to_dlpack(tensor)
+    return capsules
