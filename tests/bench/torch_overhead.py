@@ -16,8 +16,13 @@ import statistics
 import sys
 import time
 
+try:
+    import torch
+except ModuleNotFoundError:
+    print("PyTorch is not installed")
+    sys.exit(77)
+
 import flash_transducer as ft
-import torch
 from flash_transducer.torch import _call, _sources
 
 BLOCK = 20

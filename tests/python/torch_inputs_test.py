@@ -215,6 +215,28 @@ def test_a_label_equal_to_blank_adds_both_contributions():  # warp-transducer 93
     torch.autograd.gradcheck(lambda x: ft.loss(x, *batch, ft.rnnt(blank=1)), leaf(logits), fast_mode=False)
 
 
+def test_views_that_are_not_plain_memory():
+    logits, batch = batch_of()
+    one = leaf(torch.randn(1, 1, 1, 6, dtype=torch.float64))
+    spread = one.expand(logits.shape)  # strides of 0
+    ft.loss(spread, *batch).backward()
+    assert_close(one.grad, gradient(spread.contiguous(), *batch).sum((0, 1, 2), keepdim=True))
+    negated = torch.conj(torch.complex(logits, logits)).imag  # the sign is a mark, not in memory
+    assert negated.is_neg()
+    assert ft.loss(negated, *batch) == ft.loss(-logits, *batch)
+    with torch.inference_mode():
+        assert ft.loss(logits * 1.0, *batch) == ft.loss(logits, *batch)
+
+
+def test_an_empty_batch_costs_nothing():
+    logits = leaf(torch.zeros(0, 4, 3, 5))
+    lengths = torch.zeros(0, dtype=torch.int64)
+    cost = ft.loss(logits, torch.zeros(0, 2, dtype=torch.int64), lengths, lengths)
+    cost.backward()
+    assert cost == 0.0
+    assert logits.grad.shape == logits.shape
+
+
 def test_infinite_and_extreme_logits():  # NeMo 3825
     logits, batch = batch_of(torch.float16)
     logits[0, 0, 0, 5] = 65504.0
