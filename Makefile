@@ -13,7 +13,8 @@ help:  ## list the verbs
 setup:  ## build, and make .venv/bin/python able to import flash_transducer
 	@./setup.sh
 
-demo: setup  ## costs, gradients and lattice pictures of four variants on real lengths
+demo:  ## costs, gradients and lattice pictures of four variants on real lengths
+	@./setup.sh --only-package
 	@.venv/bin/flash-transducer demo
 
 test:  ## every test, and one line with the true sum; TX_CASES=3000 draws more random cases; TORCH=0: no PyTorch
@@ -39,4 +40,4 @@ threads:  ## the cpu backend's tests under the thread sanitizer (Clang)
 	@tests/support/sanitize_threads.sh
 
 clean:  ## remove what the build made; .venv stays
-	rm -rf build build-sanitize build-threads
+	rm -rf build build-sanitize build-threads build-wheel

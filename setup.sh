@@ -5,21 +5,23 @@
 # system packages, .venv, the build directory, the package under BUILD/site and a .pth file that names it.
 # Every step looks first and does nothing when there is nothing to do; a second run takes seconds.
 #
-#   setup.sh [--extras test,lint] [--torch] [--build build] [--only-venv] [-- MESON_OPTION ...]
+#   setup.sh [--extras test,lint] [--torch] [--build build] [--only-venv | --only-package] [-- MESON_OPTION ...]
 #
 # PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers
 # at a time; TX_WERROR=true makes warnings errors. --torch adds PyTorch for the tests of flash_transducer.torch,
-# unless .venv has one or TORCH is 0: without it those tests are counted as skipped.
+# unless .venv has one or TORCH is 0: without it those tests are counted as skipped. --only-package builds what
+# Python imports and leaves the C++ tests for later.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
 
-extras=test build=build only_venv= with_torch=
+extras=test build=build only_venv= with_torch= targets=
 while [ $# -gt 0 ]; do
   case $1 in
     --extras) extras=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
     --only-venv) only_venv=1; shift ;;
+    --only-package) targets=package; shift ;;
     --torch) with_torch=1; shift ;;
     --) shift; break ;;
     *) echo "setup.sh: unknown argument $1" >&2; exit 2 ;;
@@ -112,7 +114,7 @@ python_can 'import sys; assert sys.version_info >= (3, 10)' ||
 key="$root $("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')"
 if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/.key" 2>/dev/null)" != "$key" ]; then
   say "making .venv with $("$python" --version)"
-  rm -rf "$venv" build build-sanitize build-threads
+  rm -rf "$venv" build build-sanitize build-threads build-wheel
   "$python" -m venv "$venv"
   echo "$key" >"$venv/.key"
 fi
@@ -192,7 +194,7 @@ if [ ! -f "$build/build.ninja" ] || [ "$(cat "$build/.options" 2>/dev/null)" != 
 fi
 # The folder of variant tests is its own list of sources.
 [ ! tests/reference/variants -nt "$build/build.ninja" ] || meson setup --reconfigure "$build" >/dev/null
-ninja -C "$build" ${NINJA_JOBS:+-j "$NINJA_JOBS"}
+ninja -C "$build" ${NINJA_JOBS:+-j "$NINJA_JOBS"} $targets
 meson install -C "$build" --no-rebuild --only-changed --quiet --tags runtime,python-runtime
 
 if [ "$build" = build ]; then
