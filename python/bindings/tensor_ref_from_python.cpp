@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>  // casts of std::vector: without it they compile, and fail at run time
 
 #include "python/bindings/dlpack_abi.hpp"
 

@@ -25,6 +25,9 @@ def takes_tensors(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "blank" in kwargs:  # a keyword of most other losses
+            blank = kwargs["blank"]
+            raise TypeError(f"ft.{name}: blank is an argument of the variant, as in ft.rnnt(blank={blank!r})")
         if is_tensor(args[0] if args else kwargs.get(first)):
             from flash_transducer import torch
 

@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             epilog=f"example: {PROGRAM} {name} {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # an example is one line, to be copied
         )
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", help="print JSON; infinities and NaN are strings")

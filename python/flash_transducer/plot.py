@@ -271,12 +271,11 @@ def _token_names(tokens: Sequence[str] | None, labels: int) -> list[str]:
 
 
 def _draw_path(axes: Any, nodes: npt.NDArray[np.int64], unit: float) -> None:
-    # Drawn through the middle of the cells; the last node (T, U) is the right edge.
+    # From the left edge of the first cell through the middle of each; the last node (T, U) is the right edge.
     t = np.minimum(nodes[:, 0] + 0.5, nodes[-1, 0]) * unit
-    t[0] = nodes[0, 0] * unit
-    axes.plot(t, nodes[:, 1], color="white", linewidth=3.4, solid_joinstyle="round")
-    axes.plot(t, nodes[:, 1], color="#C1272D", linewidth=1.5, solid_joinstyle="round",
-              label="best path")  # fmt: skip
+    t, u = np.insert(t, 0, nodes[0, 0] * unit), np.insert(nodes[:, 1], 0, nodes[0, 1])
+    axes.plot(t, u, color="white", linewidth=3.4, solid_joinstyle="round")
+    axes.plot(t, u, color="#C1272D", linewidth=1.5, solid_joinstyle="round", label="best path")
     legend = axes.legend(loc="upper left", fontsize=9, framealpha=0.92, borderaxespad=0.8)
     legend.get_frame().set_linewidth(0.0)
 

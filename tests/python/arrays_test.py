@@ -175,6 +175,13 @@ def test_gradient_in_place_through_dlpack(producer):
     assert bits(memory.array) == bits(expected)
 
 
+def test_tensors_beside_logits_that_are_an_array():
+    torch = pytest.importorskip("torch")
+    logits, *rest = random_batch()
+    tensors = [torch.as_tensor(array) for array in rest]
+    assert ft.loss(logits, *tensors) == ft.loss(logits, *rest)
+
+
 def test_read_only_dlpack_is_read_and_not_written():
     logits, *rest = random_batch()
     expected = ft.loss(logits, *rest)

@@ -190,6 +190,15 @@ def test_wrt_that_cannot_be():
         joint(ft.joint_value_and_grad, bias=None, wrt="bias")
 
 
+def test_blank_is_asked_of_the_variant():
+    for function in (ft.loss, ft.value_and_grad, ft.align):
+        message = (
+            rf"^ft\.{function.__name__}: blank is an argument of the variant, as in ft\.rnnt\(blank=0\)$"
+        )
+        with pytest.raises(TypeError, match=message):
+            dense(function, blank=0)
+
+
 def test_names_given_twice_share_one_gradient():
     first, second = dense(ft.value_and_grad, wrt=("logits", "logits"))[1]
     assert first is second

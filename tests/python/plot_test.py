@@ -50,6 +50,16 @@ def test_the_line_goes_from_start_to_end_by_arcs_of_the_variant(variant: ft.Vari
         assert {tuple(step) for step in np.diff(nodes, axis=0).tolist()} <= moves
 
 
+def test_a_label_at_the_first_frame_is_drawn_straight_up() -> None:
+    logits = np.zeros((1, 4, 3, 3))
+    logits[0, 0, :2, 0] = 9.0
+    batch = (logits, np.array([[0, 0]]), [4], [2])
+    alignment = ft.align(*batch)[0]
+    assert alignment.frames.tolist() == [0, 0]
+    line = plot_lattice(ft.lattice(*batch), alignment=alignment).axes[0].lines[-1]
+    assert line.get_xydata()[:4].tolist() == [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.5, 2.0]]
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=repr)
 def test_stacked_arcs_add_up_to_the_arcs_of_each_frame(variant: ft.Variant) -> None:
     lattice = ft.lattice(*make_batch(variant))
