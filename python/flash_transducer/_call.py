@@ -157,6 +157,7 @@ _REQUIRED = (*(name for name in _SOURCES if name != "bias"), "targets", "frame_l
 OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate", "threads")
 _REALS = ("clamp", "dropout", "skip_mass")
 _FLAGS = ("zero_infinity", "from_log_probs", "validate")
+_WORDS = ("reduction", "semiring", "activation", "precision")
 
 
 def checked_option(caller: str, name: str, value: Any) -> Any:
@@ -171,6 +172,8 @@ def checked_option(caller: str, name: str, value: Any) -> Any:
         if name == "skip_mass" and not 0 <= number < float("inf"):
             raise ValueError(f"{caller}: skip_mass is {number}, expected 0 or more")
         return number
+    if name in _WORDS:
+        return str(value)  # the library knows the words and names them
     if name in _FLAGS:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(f"{caller}: {name} is {value!r}, expected True or False")

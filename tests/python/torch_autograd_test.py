@@ -72,6 +72,14 @@ def test_in_place_gradients_refuse_a_leaf_and_tell_who_needs_the_logits():  # to
     logits, batch = batch_of()
     with pytest.raises(ValueError, match="inplace_grad is True and logits is a leaf"):
         ft.loss(leaf(logits), *batch, inplace_grad=True)
+    with pytest.raises(TypeError, match=r"ft.loss: inplace_grad is 'yes', expected True or False"):
+        ft.loss(logits, *batch, inplace_grad="yes")
+    for view in (lambda x: x.view(x.shape), lambda x: x[:], lambda x: x.transpose(1, 2).transpose(1, 2)):
+        parameter = leaf(logits)
+        with pytest.raises(ValueError, match="inplace_grad is True and logits is a view of a leaf"):
+            ft.loss(view(parameter), *batch, inplace_grad=True)
+        ft.loss(view(parameter * 1.0), *batch, inplace_grad=True).backward()
+        assert_close(parameter, logits, 0.0)
     x = leaf(logits)
     activated = torch.tanh(x)  # its backward reads its own output
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -158,6 +166,10 @@ def test_vmap_is_refused():
         torch.vmap(lambda x: ft.loss(x, *batch))(torch.stack([logits, logits]))
     with pytest.raises(NotImplementedError, match=r"torch.vmap over it is not supported"):
         torch.func.jacrev(lambda x: ft.loss(x, *batch, reduction="none"))(logits)
+    x = leaf(logits)
+    costs = ft.loss(x, *batch, reduction="none")
+    with pytest.raises(NotImplementedError, match=r"ft.loss: torch.vmap over it is not supported"):
+        torch.autograd.grad(costs, x, torch.eye(len(costs)).double(), is_grads_batched=True)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -214,6 +226,10 @@ def test_modules_print_themselves_and_keep_no_tensor():
         TypeError, match=r"TransducerLoss: unexpected option 'blank', expected one of reduction"
     ):
         ft.torch.TransducerLoss(blank=0)
+    with pytest.raises(TypeError, match=r"TransducerLoss: clamp is 'x', expected a number"):
+        ft.torch.TransducerLoss(clamp="x")
+    with pytest.raises(TypeError, match=r"TransducerLoss: inplace_grad is 1, expected True or False"):
+        ft.torch.TransducerLoss(inplace_grad=1)
     joint = tensors(joint_batch())
     module = ft.torch.JointTransducerLoss(activation="tanh", dropout=0.5)
     assert module(*joint, seed=3) == ft.joint_loss(*joint, activation="tanh", dropout=0.5, seed=3)

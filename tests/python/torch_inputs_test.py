@@ -271,6 +271,9 @@ def test_mistakes_are_named():
             {"reduction": "avg"},
         ),
         (TypeError, "clamp is 'x', expected a number", (logits, targets, T, U), {"clamp": "x"}),
+        (ValueError, "reduction is 'None', expected one", (logits, targets, T, U), {"reduction": None}),
+        (ValueError, "semiring is '1', expected one of", (logits, targets, T, U), {"semiring": 1}),
+        (ValueError, "logits has layout torch.sparse_coo", (logits.to_sparse(), targets, T, U), {}),
         (TypeError, "zero_infinity is 1, expected True", (logits, targets, T, U), {"zero_infinity": 1}),
         (ValueError, "backend is 'gpu', expected", (logits, targets, T, U), {"backend": "gpu"}),
         (ValueError, "targets has dtype float64, expected int32", (logits, targets.double(), T, U), {}),
@@ -290,6 +293,29 @@ def test_mistakes_are_named():
         ft.joint_loss(*tensors(joint_batch()), dropout=0.5)
     with pytest.raises(ValueError, match=r"arc_scores is on meta and logits on cpu, expected one device"):
         ft.loss(logits, targets, T, U, arc_scores=torch.zeros(1, device="meta"))
+
+
+def test_an_option_may_be_a_tensor_that_changes():
+    joint = tensors(joint_batch())
+    seed = torch.tensor(3)
+    for number in (3, 4, 5):
+        expected = ft.joint_loss(*joint, dropout=0.5, seed=number)
+        assert ft.joint_loss(*joint, dropout=0.5, seed=seed) == expected
+        seed += 1
+    logits, batch = batch_of()
+    clamp = torch.tensor(0.5)
+    _, loose = ft.value_and_grad(logits, *batch, clamp=clamp)
+    clamp *= 0.01
+    _, tight = ft.value_and_grad(logits, *batch, clamp=clamp)
+    assert tight.abs().max() < loose.abs().max()
+
+
+def test_shapes_without_memory():
+    batch = [tensor.to("meta") for tensor in tensors(joint_batch())]
+    assert ft.joint_loss(*batch).device.type == "meta"
+    logits, rest = batch_of()
+    costs = ft.loss(logits.to("meta"), *(tensor.to("meta") for tensor in rest), reduction="none")
+    assert costs.shape == logits.shape[:1]
 
 
 def test_taps_and_best_paths_are_those_of_the_numpy_functions():

@@ -74,6 +74,11 @@ def tensors_of(source: Source, caller: str, values: Sequence[Any]) -> tuple[list
                 f"{caller}: {source.shown(name)} is on {value.device} and {source.given[0]} on {device}, "
                 "expected one device (labels and lengths may be on the host)"
             )
+        if value.layout != torch.strided:
+            raise ValueError(
+                f"{caller}: {source.shown(name)} has layout {value.layout}, expected torch.strided: every "
+                "element is read at its address; pass .to_dense()"
+            )
         if may_differentiate and value.requires_grad:
             if not differentiable:
                 raise ValueError(
@@ -120,6 +125,8 @@ def call_text(caller: str, variant: str, backend: str, names: tuple[str, ...], w
     """The text of a call, its options checked."""
     if torch.compiler.is_compiling():
         return _text(caller, variant, backend, names, *words)  # the call itself checks again
+    if any(isinstance(word, Tensor) for word in words):  # hashed by identity, and may change in place
+        return _checked_text.__wrapped__(caller, variant, backend, names, *words)
     try:
         return _checked_text(caller, variant, backend, names, *words)
     except TypeError as error:
@@ -141,6 +148,12 @@ def checked_numbers(caller: str, names: tuple[str, ...], values: tuple[Any, ...]
     if torch.compiler.is_compiling():
         return values  # perhaps symbols
     return tuple([_checked_number(caller, *pair) for pair in zip(names, values, strict=True)])
+
+
+def check_flag(caller: str, name: str, value: Any) -> None:
+    """Refuse what is not a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{caller}: {name} is {value!r}, expected True or False")
 
 
 def checked_variant(caller: str, variant: Any) -> str:
@@ -186,6 +199,7 @@ def run_loss(
     inplace_grad: bool = False,
 ) -> Tensor:
     """Cost of a call, with autograd."""
+    check_flag(caller, "inplace_grad", inplace_grad)
     tensors, rest, keep = prepare(source, caller, values, variant, backend, options)
     if inplace_grad and keep:
         _check_inplace(caller, tensors[0])
@@ -195,10 +209,14 @@ def run_loss(
 
 
 def _check_inplace(caller: str, logits: Any) -> None:
-    if logits.requires_grad and logits.is_leaf:
+    if not logits.requires_grad:
+        return
+    of_a_leaf = not torch.compiler.is_compiling() and logits._is_view() and logits._base.is_leaf
+    if logits.is_leaf or (of_a_leaf and logits._base.requires_grad):
         raise ValueError(
-            f"{caller}: inplace_grad is True and logits is a leaf that requires a gradient, expected the "
-            "output of a layer: the gradient is written over the logits, which would destroy a parameter"
+            f"{caller}: inplace_grad is True and logits is a {'view of a ' if of_a_leaf else ''}leaf that "
+            "requires a gradient, expected the output of a layer: the gradient is written over the logits, "
+            "which would destroy a parameter"
         )
 
 
@@ -219,7 +237,7 @@ def run_scores(
 def autocast_joint(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Under autocast the joint's float32 inputs are rounded to its type, as those of a linear layer are."""
     kind = device_of(values).type
-    if not torch.is_autocast_enabled(kind):
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return values
     dtype = torch.get_autocast_dtype(kind)
     return tuple(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flash_transducer._joint import JointGradients
 from flash_transducer._run import wrt_names
-from flash_transducer.torch._call import Options, prepare
+from flash_transducer.torch._call import Options, check_flag, prepare
 from flash_transducer.torch._sources import Source
 
 
@@ -27,8 +27,7 @@ def run_value_and_grad(
     inplace_grad: bool = False,
 ) -> tuple[Tensor, Any]:
     """(cost, gradients), where gradients follow `wrt`: a name or a tuple of names."""
-    if not isinstance(inplace_grad, bool):
-        raise TypeError(f"{caller}: inplace_grad is {inplace_grad!r}, expected True or False")
+    check_flag(caller, "inplace_grad", inplace_grad)
     names = wrt_names(wrt, caller)
     tensors, rest, _ = prepare(source, caller, values, variant, backend, options)
     parts = _parts(source, caller, names, dict(zip(source.tensors, tensors, strict=True)))

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from flash_transducer._call import OPTIONAL, checked_option
 from flash_transducer.torch import _dense, _joint
+from flash_transducer.torch._call import check_flag
 from flash_transducer.variants import Variant
 
 
@@ -33,12 +35,16 @@ class _Loss(torch.nn.Module):
         known = [
             name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in self.per_call
         ]
-        for name in options:
+        for name, value in options.items():
             if name not in known:
                 raise TypeError(
                     f"{type(self).__name__}: unexpected option {name!r}, expected one of {', '.join(known)}"
                     + ("; it belongs to the call" if name in self.per_call else "")
                 )
+            if name == "inplace_grad":
+                check_flag(type(self).__name__, name, value)
+            elif value is not None or name not in (*OPTIONAL, "backend"):
+                checked_option(type(self).__name__, name, value)
         self.variant = parameters["variant"].default if variant is None else variant
         if not isinstance(self.variant, Variant):
             raise TypeError(

@@ -97,7 +97,8 @@ def _define(name: str, arguments: str, result: str, function: Callable[..., Any]
             'reduction="none" gives the cost of each utterance'
         )
 
-    _library.impl(name, refuse, "FuncTorchBatched")
+    for key in ("FuncTorchBatched", "Batched"):  # the second by torch.autograd.grad(is_grads_batched=True)
+        _library.impl(name, refuse, key)
 
 
 def _caller(arguments: Sequence[Any]) -> str:
