@@ -140,3 +140,82 @@ def test_mistakes_are_named():
         ft.torch.tiled_loss(lambda e, p: joint(e, p)[:, :, 0], encoder, predictor, *batch)
     with pytest.raises(ValueError, match=r"expected \[B, T, ...\] and \[B, U \+ 1, ...\]"):
         ft.torch.tiled_loss(joint, encoder[0, 0], predictor, *batch)
+    targets, frames, labels = batch
+    for error, message, changed in [
+        (ValueError, "tile_frames is True", {"tile_frames": True}),
+        (
+            ValueError,
+            r"joint returned logits of shape tuple, expected \[3, 5",
+            {"joint": lambda e, p: (e, p)},
+        ),
+        (TypeError, "joint is a NoneType, expected a module or a function", {"joint": None}),
+        (TypeError, "encoder is a list, expected a torch.Tensor", {"encoder": [1.0]}),
+        (TypeError, "variant is a str, expected an ft.Variant", {"variant": "rnnt"}),
+        (
+            ValueError,
+            r"arc_scores has shape \[6, 1, 1\], .* \[3, 5, .*2\]",
+            {"arc_scores": torch.zeros(6, 1, 1)},
+        ),
+        (
+            ValueError,
+            r"logit_lengths\[0\] is 6, expected a value from 0 to 5",
+            {"encoder_lengths": frames + 1},
+        ),
+        (ValueError, r"targets\[0, 0\] is 99, expected a label", {"targets": targets + 99 - targets[0, 0]}),
+        (ValueError, "backend is 'gpu'", {"backend": "gpu"}),
+    ]:
+        given = {
+            "joint": joint,
+            "encoder": encoder,
+            "predictor": predictor,
+            "targets": targets,
+            "encoder_lengths": frames,
+            "target_lengths": labels,
+        }
+        with pytest.raises(error, match=f"ft.torch.tiled_loss: {message}"):
+            ft.torch.tiled_loss(**{**given, **changed})
+
+
+def test_labels_lengths_and_scores_may_be_lists_and_arrays():
+    joint, encoder, predictor, (targets, frames, labels) = setting()
+    scores = [0.25, -0.5]
+    expected = ft.loss(joint(encoder, predictor), targets, frames, labels, arc_scores=scores)
+    given = targets.tolist(), frames.numpy(), labels.tolist()
+    assert_close(ft.torch.tiled_loss(joint, encoder, predictor, *given, arc_scores=scores), expected)
+
+
+def test_a_masked_arc_is_absent_whatever_its_logits_hold():
+    joint, encoder, predictor, batch = setting(frames=(5, 4), labels=(2, 2))
+    mask = torch.zeros(2, 5, 3, 2, dtype=torch.float64)
+    mask[0, 1, 1] = -torch.inf
+
+    def spoiled(e, p):
+        logits = joint(e, p)
+        holes = (e[:, :, None, :1] == encoder[0, 1, 0]) & (p[:, None, :, :1] == predictor[0, 1, 0])
+        return torch.where(holes, torch.nan, logits)
+
+    options = {"arc_scores": mask, "reduction": "none"}
+    expected = ft.loss(joint(encoder, predictor), *batch, **options)
+    cost = ft.torch.tiled_loss(
+        spoiled, encoder, predictor, *batch, **options, tile_frames=2, parameters=list(joint.parameters())
+    )
+    assert_close(cost, expected)
+    assert ft.torch.tiled_loss(spoiled, encoder, predictor, *batch).isnan()  # without the mask
+    for one, other in zip(
+        gradients(cost.sum(), joint, encoder), gradients(expected.sum(), joint, encoder), strict=True
+    ):
+        assert_close(one, other, 1e-11)
+
+
+def test_16_bit_gradients_do_not_round_at_every_tile():
+    B, T, K = 2, 300, 4
+    bias = leaf(torch.zeros(K, dtype=torch.bfloat16))
+    encoder, predictor = torch.zeros(B, T, K).bfloat16(), torch.zeros(B, 3, K).bfloat16()
+    batch = torch.ones(B, 2, dtype=torch.int64), torch.full((B,), T), torch.full((B,), 2)
+    cost = ft.torch.tiled_loss(
+        lambda e, p: e[:, :, None] + p[:, None] + bias, encoder, predictor, *batch,
+        tile_frames=1, parameters=[bias], from_log_probs=True, reduction="sum",
+    )  # fmt: skip
+    cost.backward()
+    # Every path has T blanks and 2 labels; a bfloat16 sum of 300 twos stays at 512.
+    assert_close(bias.grad.double(), torch.tensor([0.0, -2.0 * B, 0.0, -1.0 * B * T]).double(), 2.0**-7)

@@ -27,7 +27,7 @@ def choose_backend(backend: str | None, first: Any, caller: str) -> str:
     return backend
 
 
-def _to_tensor(value: Any, name: str, caller: str, device: torch.device) -> Tensor:
+def to_tensor(value: Any, name: str, caller: str, device: torch.device) -> Tensor:
     """Lists, numbers and NumPy arrays, which share their memory where they can."""
     if not isinstance(value, (list, tuple, int, float, np.ndarray, np.generic)):
         raise TypeError(f"{caller}: {name} is a {type(value).__name__}, expected a torch.Tensor")
@@ -68,7 +68,7 @@ def tensors_of(source: Source, caller: str, values: Sequence[Any]) -> tuple[list
             tensors.append(None)
             continue
         if not isinstance(value, Tensor):
-            value = _to_tensor(value, source.shown(name), caller, device)
+            value = to_tensor(value, source.shown(name), caller, device)
         elif value.device != device and not (name in INTEGERS and value.device.type == "cpu"):
             raise ValueError(
                 f"{caller}: {source.shown(name)} is on {value.device} and {source.given[0]} on {device}, "

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from flash_transducer._api import RNNT
-from flash_transducer.torch._dense import lattice_loss, scores
+from flash_transducer.torch._call import checked_variant, run_loss, run_scores, to_tensor
+from flash_transducer.torch._sources import LATTICE_LOSS, SCORES
 from flash_transducer.variants import Variant
 
 
@@ -80,8 +81,14 @@ def tiled_loss(
     (5, 8)
     """
     caller = "ft.torch.tiled_loss"
-    if not isinstance(tile_frames, int) or tile_frames < 1:
+    if isinstance(tile_frames, bool) or not isinstance(tile_frames, int) or tile_frames < 1:
         raise ValueError(f"{caller}: tile_frames is {tile_frames!r}, expected a number of frames, 1 or more")
+    checked_variant(caller, variant)
+    if not callable(joint):
+        raise TypeError(f"{caller}: joint is a {type(joint).__name__}, expected a module or a function")
+    for name, value in (("encoder", encoder), ("predictor", predictor)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{caller}: {name} is a {type(value).__name__}, expected a torch.Tensor")
     if encoder.dim() < 2 or predictor.dim() < 2 or encoder.shape[0] != predictor.shape[0]:
         raise ValueError(
             f"{caller}: encoder has shape {list(encoder.shape)} and predictor {list(predictor.shape)}, "
@@ -90,6 +97,24 @@ def tiled_loss(
     if parameters is None:
         own = joint.parameters() if isinstance(joint, torch.nn.Module) else ()
         parameters = [parameter for parameter in own if parameter.requires_grad]
+    targets, encoder_lengths, target_lengths = (
+        value if isinstance(value, Tensor) else to_tensor(value, name, caller, encoder.device)
+        for name, value in (
+            ("targets", targets),
+            ("encoder_lengths", encoder_lengths),
+            ("target_lengths", target_lengths),
+        )
+    )
+    if arc_scores is not None:
+        if not isinstance(arc_scores, Tensor):
+            arc_scores = to_tensor(arc_scores, "arc_scores", caller, encoder.device)
+        nodes = (encoder.shape[0], encoder.shape[1], predictor.shape[1], len(variant.arcs))
+        sizes = _padded(arc_scores.shape, 4)
+        if len(sizes) != 4 or any(size not in (1, node) for size, node in zip(sizes, nodes, strict=True)):
+            raise ValueError(
+                f"{caller}: arc_scores has shape {list(arc_scores.shape)}, expected one that broadcasts to "
+                f"[B, T, U + 1, A] = {list(nodes)}"
+            )
     weights = _TiledScores.apply(
         _Tiles(
             joint,
@@ -107,12 +132,9 @@ def tiled_loss(
         arc_scores,
         *parameters,
     )
-    cost: Tensor = lattice_loss(
-        weights, encoder_lengths, target_lengths, variant, reduction=reduction, zero_infinity=zero_infinity,
-        start_scores=start_scores, final_scores=final_scores, semiring=semiring, backend=backend,
-        threads=threads,
-    )  # fmt: skip
-    return cost
+    values = (weights, encoder_lengths, target_lengths, start_scores, final_scores)
+    options = (False, threads, reduction, 0.0, zero_infinity, None, semiring, None, None)
+    return run_loss(LATTICE_LOSS, caller, values, variant, backend, options)
 
 
 @dataclass(frozen=True)
@@ -145,18 +167,21 @@ class _Tiles:
         """Arc weights of one tile, [B, tile, U+1, A]."""
         logits = self.joint(encoder, predictor)
         rows = (encoder.shape[0], encoder.shape[1], predictor.shape[1])
-        if logits.dim() != 4 or tuple(logits.shape[:3]) != rows:
+        shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if not isinstance(logits, Tensor) or logits.dim() != 4 or tuple(logits.shape[:3]) != rows:
             raise ValueError(
-                f"ft.torch.tiled_loss: joint returned logits of shape {list(logits.shape)}, expected "
+                f"ft.torch.tiled_loss: joint returned logits of shape {shape}, expected "
                 f"[{rows[0]}, {rows[1]}, {rows[2]}, K] for {rows[1]} frames of the encoder"
             )
         lengths = (self.frame_lengths - span.start).clamp(0, rows[1])
-        made = scores(
-            logits, self.targets, lengths, self.target_lengths, _within_a_tile(self.variant),
-            from_log_probs=self.from_log_probs, backend=self.backend, threads=self.threads,
+        made = run_scores(
+            SCORES, "ft.torch.tiled_loss", (logits, self.targets, lengths, self.target_lengths, None, None),
+            _within_a_tile(self.variant), self.backend, (self.from_log_probs, self.threads),
         )  # fmt: skip
         for addend in extra:
-            made = made + addend.to(made.dtype)
+            addend = addend.to(made.dtype)
+            # A masked arc is absent whatever its logits hold: NaN and -inf would make NaN.
+            made = torch.where(addend == -torch.inf, addend, made + addend)
         return made
 
 
@@ -216,7 +241,7 @@ class _TiledScores(torch.autograd.Function):
         ctx.tiles, ctx.spans, ctx.surroundings = tiles, spans, surroundings
         if not weights:
             shape = (encoder.shape[0], 0, predictor.shape[1], len(tiles.variant.arcs))
-            return encoder.new_empty(shape, dtype=torch.float32)
+            return encoder.new_empty(shape, dtype=_summed(encoder))
         return torch.cat(weights, dim=1)
 
     @staticmethod
@@ -225,7 +250,7 @@ class _TiledScores(torch.autograd.Function):
         encoder, predictor, arc_scores, *parameters = ctx.saved_tensors
         _, *needed = ctx.needs_input_grad
         totals: list[Any] = [
-            torch.zeros_like(value) if value is not None and need else None
+            torch.zeros_like(value, dtype=_summed(value)) if value is not None and need else None
             for value, need in zip((encoder, predictor, arc_scores, *parameters), needed, strict=True)
         ]
         for span, surroundings in zip(ctx.spans, ctx.surroundings, strict=True):
@@ -246,7 +271,16 @@ class _TiledScores(torch.autograd.Function):
             if totals[2] is not None:
                 part: Any = _tile_of(totals[2], span)
                 part.add_(upstream[:, span].sum_to_size(_padded(part.shape, upstream.dim())).view(part.shape))
-        return (None, *totals)
+        inputs = (encoder, predictor, arc_scores, *parameters)
+        return None, *(
+            total if total is None else total.to(value.dtype)
+            for total, value in zip(totals, inputs, strict=True)
+        )
+
+
+def _summed(value: Tensor) -> torch.dtype:
+    """Type in which the tiles' gradients are summed: 16 bits would round at every tile."""
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def _padded(shape: Sequence[int], rank: int) -> tuple[int, ...]:
