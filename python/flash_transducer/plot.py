@@ -90,7 +90,7 @@ def plot_lattice(
 
     from matplotlib.colors import LogNorm, Normalize
 
-    occupancy = lattice.occupancy[utterance, :frames, : labels + 1].T
+    occupancy = np.asarray(lattice.occupancy[utterance, :frames, : labels + 1]).T  # of a tensor too
     if frames == 0:
         occupancy = np.zeros((labels + 1, 1))
     norm = LogNorm(1e-4, 1.0) if scale == "log" else Normalize(0.0, 1.0)
