@@ -5,10 +5,10 @@ PYTHON ?= python3
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint format sanitize threads clean
+.PHONY: help setup demo test bench lint format sanitize threads gpu-compile gpu-build gpu-test gpu-bench clean
 
 help:  ## list the verbs
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /make \1\t/' | expand -t 16
 
 setup:  ## build, and make .venv/bin/python able to import flash_transducer
 	@./setup.sh
@@ -39,5 +39,32 @@ sanitize:  ## the tests under the address and undefined-behaviour sanitizers
 threads:  ## the cpu backend's tests under the thread sanitizer (Clang)
 	@tests/support/sanitize_threads.sh
 
+gpu-compile:  ## compile and link the cuda backend with nvcc; its tests are skipped where there is no GPU
+	@if command -v nvcc >/dev/null; then \
+	  ./setup.sh --build build-cuda -- -Dcuda=enabled -Dcpu=disabled && \
+	  .venv/bin/python tests/support/count.py --build build-cuda --suite cuda; \
+	else \
+	  echo "skipped 1: no nvcc"; echo "0 passed, 0 failed, 1 skipped" >>"$${TX_TOTALS:-/dev/null}"; \
+	fi
+
+# The verbs for a machine with a GPU install nothing: nvcc, Meson 1.5, Ninja, pybind11 and GoogleTest are there.
+gpu-build:  ## build the cuda backend into build-gpu, for this machine's GPU; installs nothing
+	@test -f build-gpu/build.ninja || meson setup build-gpu -Dcuda=enabled $(GPU_OPTIONS) \
+	  -Dpython.purelibdir=$(CURDIR)/build-gpu/site -Dpython.platlibdir=$(CURDIR)/build-gpu/site
+	@ninja -C build-gpu
+	@meson install -C build-gpu --no-rebuild --quiet --tags runtime,python-runtime
+
+gpu-test: export TX_REQUIRE_CUDA = 1
+gpu-test: gpu-build  ## every test of the cuda backend on this machine's GPU, the small ones under compute-sanitizer
+	@meson test -C build-gpu --suite cuda --print-errorlogs
+	@PYTHONPATH=build-gpu/site $(PYTHON) -m pytest -q tests/python/cuda_test.py
+	@for tool in memcheck racecheck initcheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 1 build-gpu/tests/cuda_test \
+	    --gtest_filter='CudaSizes.Labels*:CudaSizes.Columns*:CudaDevice.Lengths*' || exit; \
+	done
+
+gpu-bench: gpu-build  ## time the cuda backend: every shape, as a table and as build-gpu/bench.json
+	@build-gpu/tests/bench/cuda_bench --json build-gpu/bench.json
+
 clean:  ## remove what the build made; .venv stays
-	rm -rf build build-sanitize build-threads build-wheel
+	rm -rf build build-sanitize build-threads build-wheel build-cuda build-gpu

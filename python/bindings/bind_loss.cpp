@@ -12,8 +12,10 @@
 #include "cpu/loss.hpp"
 #endif
 #include "python/bindings/bindings.hpp"
+#include "python/bindings/cuda_backend.hpp"
 #include "python/bindings/request_from_python.hpp"
 #include "python/bindings/tensor_ref_from_python.hpp"
+#include "reference/core/tap_plan.hpp"
 #include "reference/core/validate.hpp"
 #include "reference/loss.hpp"
 
@@ -22,16 +24,13 @@ namespace py = pybind11;
 namespace transducer::python {
 namespace {
 
-using Entry = void (*)(const LossRequest&, const LossResult&, const Options&, const Workspace&);
+/// One of a layer's passes, which finds its scratch by itself.
+using Run = void (*)(Pass, const LossRequest&, const LossResult&, const Options&, const PassData&);
 
-/// The entries of one layer. The reference saves nothing: its backward computes all again.
+/// A layer. The reference saves nothing: its backward computes all again.
 struct Backend {
   WorkspacePlan (*plan)(const LossShape&, const Options&);
-  Entry loss;
-  Entry forward;
-  Entry backward;
-  void (*scores_backward)(const LossRequest&, const TensorRef&, const LossResult&, const Options&,
-                          const Workspace&);
+  Run run;
   bool saves;
 };
 
@@ -41,27 +40,75 @@ constexpr const char* kBuilt = "'reference' and 'cpu'";
 constexpr const char* kBuilt = "'reference'";
 #endif
 
-Backend find_backend(const std::string& name, const std::string& caller) {
-  if (name == "reference") {
-    return {reference::plan_workspace,
-            reference::loss,
-            reference::loss,
-            reference::loss,
-            reference::scores_backward,
-            false};
+void run_reference(Pass pass, const LossRequest& request, const LossResult& result,
+                   const Options& options, const PassData& data) {
+  const LossShape shape = shape_of(request, result);
+  const ScratchMemory scratch(reference::plan_workspace(shape, options).scratch_bytes());
+  const Workspace workspace{.scratch = scratch.span(), .saved = {}};
+  if (pass == Pass::scores_backward) {
+    reference::scores_backward(request, data.weights_gradient, result, options, workspace);
+  } else {
+    reference::loss(request, result, options, workspace);
   }
+}
+
 #if defined(TX_HAVE_CPU)
-  if (name == "cpu") {
-    return {cpu::plan_workspace,  cpu::loss, cpu::forward, cpu::backward,
-            cpu::scores_backward, true};
+void run_cpu(Pass pass, const LossRequest& request, const LossResult& result,
+             const Options& options, const PassData& data) {
+  LossShape shape = shape_of(request, result);
+  shape.apart = pass == Pass::forward || pass == Pass::backward;
+  const ScratchMemory scratch(cpu::plan_workspace(shape, options).scratch_bytes());
+  const Workspace workspace{.scratch = scratch.span(), .saved = data.saved};
+  switch (pass) {
+    case Pass::both:
+      return cpu::loss(request, result, options, workspace);
+    case Pass::forward:
+      return cpu::forward(request, result, options, workspace);
+    case Pass::backward:
+      return cpu::backward(request, result, options, workspace);
+    case Pass::scores_backward:
+      return cpu::scores_backward(request, data.weights_gradient, result, options, workspace);
   }
+}
 #endif
-  if (name == "cpu" || name == "cuda") {
-    throw NotBuilt(
-        concat(caller, ": backend '", name, "' is not part of this build, which has ", kBuilt));
+
+/// The CUDA layer is an extension module of its own, loaded when it is first asked for: nothing else needs
+/// its libraries.
+const CudaBackend& load_cuda(const std::string& caller) {
+  static const CudaBackend* loaded = nullptr;
+  if (loaded != nullptr) return *loaded;
+  try {
+    const py::module_ module = py::module_::import("flash_transducer._cuda");
+    loaded = py::cast<py::capsule>(module.attr("backend")).get_pointer<const CudaBackend>();
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_ImportError)) throw;
+    const bool absent = error.matches(PyExc_ModuleNotFoundError);
+    throw NotBuilt(concat(caller, ": backend 'cuda' is not part of this build, which has ", kBuilt,
+                          absent ? "; build with -Dcuda=enabled" : "; loading it failed: ",
+                          absent ? "" : std::string(py::str(error.value()))));
+  }
+  return *loaded;
+}
+
+Backend find_backend(const std::string& name, const std::string& caller) {
+  if (name == "reference") return {reference::plan_workspace, run_reference, false};
+#if defined(TX_HAVE_CPU)
+  if (name == "cpu") return {cpu::plan_workspace, run_cpu, true};
+#endif
+  if (name == "cpu") {
+    throw NotBuilt(concat(caller, ": backend 'cpu' is not part of this build, which has ", kBuilt));
+  }
+  if (name == "cuda") {
+    const CudaBackend& cuda = load_cuda(caller);
+    return {cuda.plan, cuda.run, true};
   }
   throw InvalidArgument(
       concat(caller, ": backend is '", name, "', expected 'reference', 'cpu' or 'cuda'"));
+}
+
+/// The stream of a device call: an address, as frameworks hand it out.
+std::uint64_t stream_of(const py::dict& options) {
+  return options.contains("stream") ? py::cast<std::uint64_t>(options["stream"]) : 0;
 }
 
 /// The memory of an array made by saved_layout(), as bytes.
@@ -84,10 +131,9 @@ void evaluate(const std::string& caller, const std::string& backend_name,
   const Backend backend = find_backend(backend_name, caller);
   CallFromPython call;
   fill_call(caller, variant, inputs, outputs, options, call);
+  const PassData data{.stream = stream_of(options)};
   const py::gil_scoped_release release;
-  const LossShape shape = shape_of(call.request, call.result);
-  const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
-  backend.loss(call.request, call.result, call.options, {.scratch = scratch.span(), .saved = {}});
+  backend.run(Pass::both, call.request, call.result, call.options, data);
 }
 
 /// One half of a call; `saved` lies in the outputs of the forward and in the inputs of the backward.
@@ -100,13 +146,19 @@ void evaluate_half(const std::string& caller, const std::string& backend_name,
   const py::dict& holder = is_forward ? outputs : inputs;
   check(holder.contains("saved"), caller, ": no saved array was given");
   const TensorRef saved = tensor_ref_of(holder["saved"], "saved", caller);
+  const PassData data{.saved = bytes_of(saved, caller), .stream = stream_of(options)};
   const py::gil_scoped_release release;
-  LossShape shape = shape_of(call.request, call.result);
-  shape.apart = true;
-  const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
-  const Workspace workspace{.scratch = scratch.span(), .saved = bytes_of(saved, caller)};
-  (is_forward ? backend.forward : backend.backward)(call.request, call.result, call.options,
-                                                    workspace);
+  backend.run(is_forward ? Pass::forward : Pass::backward, call.request, call.result, call.options,
+              data);
+}
+
+/// Checks a call whose labels and lengths lie in host memory while the rest may lie on a device.
+void validate_call(const std::string& caller, const VariantTable& variant, const py::dict& inputs,
+                   const py::dict& outputs, const py::dict& options) {
+  CallFromPython call;
+  fill_call(caller, variant, inputs, outputs, options, call);
+  call.options.validate = true;
+  validate(call.request, call.result, call.options);
 }
 
 /// From a gradient of the arc weights to gradients of the source and of arc_scores.
@@ -117,13 +169,11 @@ void scores_backward(const std::string& caller, const std::string& backend_name,
   CallFromPython call;
   fill_call(caller, variant, inputs, outputs, options, call);
   check(inputs.contains("weights_gradient"), caller, ": no gradient of the arc weights was given");
-  const TensorRef weights_gradient =
-      tensor_ref_of(inputs["weights_gradient"], "the gradient of the arc weights", caller);
+  const PassData data{.weights_gradient = tensor_ref_of(inputs["weights_gradient"],
+                                                        "the gradient of the arc weights", caller),
+                      .stream = stream_of(options)};
   const py::gil_scoped_release release;
-  const LossShape shape = shape_of(call.request, call.result);
-  const ScratchMemory scratch(backend.plan(shape, call.options).scratch_bytes());
-  backend.scores_backward(call.request, weights_gradient, call.result, call.options,
-                          {.scratch = scratch.span(), .saved = {}});
+  backend.run(Pass::scores_backward, call.request, call.result, call.options, data);
 }
 
 /// The planes and type of [B, planes, T, U+1] that the forward of a backend saves.
@@ -165,6 +215,7 @@ py::dict plan(const std::string& backend_name, const py::dict& sizes, const py::
   }
   check(known, "ft.plan: dtype is '", dtype, "', expected float64, float32, bfloat16 or float16");
   bind_table(variant, shape.columns, "ft.plan");
+  shape.taps = count_taps(variant);
   Options call_options;
   if (options.contains("workspace_limit")) {
     call_options.workspace_limit = py::cast<std::int64_t>(options["workspace_limit"]);
@@ -198,16 +249,27 @@ void bind_loss(py::module_& module) {
                const py::dict& inputs, const py::dict& outputs, const py::dict& options) {
               evaluate_half(caller, backend, variant, inputs, outputs, options, false);
             });
-  bind_half("scores_backward", &scores_backward);
+  module.def(
+      "check_backend",
+      [](const std::string& name, const std::string& caller) { find_backend(name, caller); },
+      py::arg("name"), py::arg("caller"));
+  module.def("validate", &validate_call, py::arg("caller"), py::arg("variant"), py::arg("inputs"),
+             py::arg("outputs"), py::arg("options"));
+  module.def("count_taps", &count_taps, py::arg("variant"));
   module.def("saved_layout", &saved_layout, py::arg("backend"), py::arg("variant"));
   module.def("plan", &plan, py::arg("backend"), py::arg("sizes"), py::arg("options"));
+  py::list backends;
+  backends.append("reference");
 #if defined(TX_HAVE_CPU)
-  module.attr("backends") = py::make_tuple("reference", "cpu");
+  backends.append("cpu");
   module.def("instruction_set", &cpu::instruction_set);
 #else
-  module.attr("backends") = py::make_tuple("reference");
   module.def("instruction_set", [] { return "none"; });
 #endif
+#if defined(TX_HAVE_CUDA)
+  backends.append("cuda");
+#endif
+  module.attr("backends") = py::tuple(backends);
 }
 
 }  // namespace transducer::python

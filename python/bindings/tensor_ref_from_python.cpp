@@ -90,12 +90,13 @@ Array from_torch(const py::object& tensor, const Context& context) {
   check(!py::cast<bool>(tensor.attr("requires_grad")), context.caller, ": ", context.name,
         " requires a gradient, but this function returns no autograd graph; pass ", context.name,
         ".detach(), and take gradients from value_and_grad");
-  const auto extents = py::cast<std::vector<std::int64_t>>(py::tuple(tensor.attr("shape")));
+  const auto extents = py::cast<std::vector<std::int64_t>>(py::list(tensor.attr("shape")));
   context.check_rank(static_cast<std::int64_t>(extents.size()));
   Array result;
   std::string dtype = py::str(tensor.attr("dtype"));  // "torch.float32"
   result.ref.dtype = dtype_by_name(dtype.substr(dtype.find('.') + 1), context);
-  set_shape(result.ref, extents, py::cast<std::vector<std::int64_t>>(tensor.attr("stride")()));
+  set_shape(result.ref, extents,
+            py::cast<std::vector<std::int64_t>>(py::list(tensor.attr("stride")())));
   // PyTorch hands out its addresses as integers.
   result.ref.data = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
       py::cast<std::uintptr_t>(tensor.attr("data_ptr")()));

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flash_transducer import _named as named
 from flash_transducer._call import Call
@@ -250,7 +249,7 @@ def skipped_mass(
     band: Any = None,
     backend: str | None = None,
     threads: int | None = None,
-) -> npt.NDArray[np.float64]:
+) -> Any:
     """Occupancy that the gradient leaves out under ``skip_mass``; arguments as :func:`loss`.
 
     No element of an utterance's gradient is wrong by more than this, times the variant's gain (2 for the
@@ -293,7 +292,7 @@ def scores(
     band: Any = None,
     backend: str | None = None,
     threads: int | None = None,
-) -> npt.NDArray[Any]:
+) -> Any:
     """Complete log-weights of all arcs: columns, normalisers, constants, frame bonus and arc scores.
 
     Arguments as :func:`loss`. Put something of your own between this and :func:`lattice_loss`.

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flash_transducer import _core
+from flash_transducer._device import DeviceArrays, arrays_like
 from flash_transducer.variants import Variant
 
 # The backend for host arrays when the caller names none.
@@ -58,8 +59,7 @@ class Call:
             )
         self.caller = caller
         self.variant = variant
-        self.backend = DEFAULT_BACKEND if backend is None else backend
-        if not isinstance(self.backend, str):
+        if not isinstance(backend, (str, type(None))):
             raise TypeError(f"{caller}: backend is {backend!r}, expected a name such as 'cpu'")
         shown = {"frame_lengths": _frame_lengths_name(inputs)}
         # Another thread may write to small arrays that a data loader reuses: take them as they are now.
@@ -74,20 +74,54 @@ class Call:
             for name, value in inputs.items()
             if value is not None
         }
+        on_device = any(name in self.inputs and self.inputs[name].device != "cpu" for name in _SOURCES)
+        self.backend = backend or ("cuda" if on_device else DEFAULT_BACKEND)
+        if self.backend == "cuda":
+            _core.check_backend("cuda", caller)
         self._check_devices(shown)
+        self.arrays = self._find_device(inputs)
+        self._host = {
+            name: np.asarray(inputs[name], dtype=self.inputs[name].dtype)
+            for name in _MOVABLE
+            if self.arrays and name in self.inputs and self.inputs[name].device == "cpu"
+        }
         self.outputs: dict[str, _core.Array] = {}
         self.gradients: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
 
+    def _find_device(self, given: dict[str, Any]) -> DeviceArrays | None:
+        """The library for outputs if the source lies on a device."""
+        for name in _SOURCES:
+            if name in self.inputs and self.inputs[name].device != "cpu":
+                return arrays_like(given[name], self.inputs[name].device, self.caller)
+        return None
+
     def _check_devices(self, shown: dict[str, str]) -> None:
-        """Only host arrays can be read by what is built."""
+        """A backend reads host memory or device memory. Labels and lengths may stay on the host."""
         for name, array in self.inputs.items():
-            if array.device != "cpu":
-                raise _core.NotBuilt(
-                    f"{self.caller}: {shown.get(name, name)} is on {array.device}, and backend 'cuda' is "
-                    "not part of this build, expected host memory for backend 'reference'; pass a copy "
-                    "on the host"
+            if self.backend == "cuda" and array.device == "cpu" and name not in _MOVABLE:
+                raise ValueError(
+                    f"{self.caller}: {shown.get(name, name)} is in host memory, expected a CUDA array "
+                    "because backend 'cuda' reads device memory; move it there, or name another backend"
                 )
+            if self.backend != "cuda" and array.device != "cpu":
+                raise ValueError(
+                    f"{self.caller}: {shown.get(name, name)} is on {array.device}, expected host memory "
+                    f"for backend {self.backend!r}; pass a copy on the host"
+                )
+
+    def _moved_inputs(self) -> dict[str, _core.Array]:
+        """The inputs, with labels and lengths that lie on the host checked there and copied to the device."""
+        if self.arrays is None:
+            return self.inputs
+        labels = [self.inputs[name] for name in _LABELS if name in self.inputs]
+        if self.options.get("validate", True) and all(array.device == "cpu" for array in labels):
+            _core.validate(self.caller, self.variant.table, self.inputs, self.outputs, self.options)
+        moved = dict(self.inputs)
+        for name in _MOVABLE:
+            if name in moved and moved[name].device == "cpu":
+                moved[name] = _core.Array(self.arrays.moved(self._host[name]), name, self.caller)
+        return moved
 
     def set_options(self, **options: Any) -> None:
         """Take options; None leaves the library's default where the signature's own default is None."""
@@ -117,9 +151,9 @@ class Call:
             batch, frames, rows, *_ = (*self.shape(source), 0, 0, 0)
         return batch, frames, rows
 
-    def add_output(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def add_output(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
         """Allocate an output."""
-        array = np.empty(shape, dtype)
+        array = np.empty(shape, dtype) if self.arrays is None else self.arrays.empty(shape, dtype)
         self.outputs[name] = _core.Array(array, name, self.caller)
         return array
 
@@ -148,10 +182,16 @@ class Call:
 
     def run(self) -> None:
         """Evaluate what the outputs ask for."""
-        _core.evaluate(self.caller, self.backend, self.variant.table, self.inputs, self.outputs, self.options)
+        options = self.options if self.arrays is None else {**self.options, "stream": self.arrays.stream()}
+        inputs = self._moved_inputs()
+        _core.evaluate(self.caller, self.backend, self.variant.table, inputs, self.outputs, options)
 
 
 _REQUIRED = (*(name for name in _SOURCES if name != "bias"), "targets", "frame_lengths", "target_lengths")
+
+# Small arrays that a call on a device may have on the host.
+_LABELS = ("targets", "frame_lengths", "target_lengths")
+_MOVABLE = (*_LABELS, "band", "utterance_ids")
 
 # Options whose default in the signatures is None, and the types of those that are not words.
 OPTIONAL = ("seed", "skip_mass", "workspace_limit", "validate", "threads")

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from flash_transducer._api import RNNT
 from flash_transducer._call import Call
@@ -253,7 +252,7 @@ def joint_scores(
     band: Any = None,
     backend: str | None = None,
     threads: int | None = None,
-) -> npt.NDArray[Any]:
+) -> Any:
     """Complete log-weights of all arcs ``[B, T, U + 1, A]`` from joint inputs; see :func:`scores`.
 
     Arguments as :func:`joint_loss`.

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flash_transducer import _core
 from flash_transducer._call import Call
@@ -32,7 +31,7 @@ def wrt_names(wrt: Any, caller: str) -> tuple[str, ...]:
     return names
 
 
-def run_scores(call: Call) -> npt.NDArray[Any]:
+def run_scores(call: Call) -> Any:
     """Evaluate the arc weights of a call."""
     shape = (*call.nodes, len(call.variant.arcs))
     weights = call.add_output("arc_weights", shape, call.cost_dtype)
@@ -69,7 +68,11 @@ def check_ignored(caller: str, options: dict[str, Any]) -> None:
 
 def run_align(call: Call, targets: Any) -> list[Alignment]:
     """Evaluate the best paths of a call, by the reference whatever the backend."""
-    if call.backend not in _core.backends:
-        call.run()  # names what is built
+    if call.arrays is not None:
+        raise ValueError(
+            f"{call.caller}: the source is on a device, expected host memory because best paths are followed "
+            "there; pass a copy on the host"
+        )
+    _core.check_backend(call.backend, call.caller)
     paths = _core.best_paths(call.caller, call.variant.table, call.inputs, call.options)
     return make_alignments(paths, targets, call.variant)

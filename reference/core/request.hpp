@@ -132,6 +132,7 @@ struct LossShape {
   std::int64_t hidden = 0;      // H; 0: dense source
   int arcs = 0;                 // A
   int groups = 0;               // G
+  int taps = 0;                 ///< logit columns that arcs read by name, at most 2 A
   std::int64_t max_rows = 0;    ///< bound on the lattice rows of the batch; 0: B * T * (U+1)
   std::int64_t arc_scores = 0;  ///< elements of arc_scores whose gradient is wanted
   DType dtype = DType::float32;

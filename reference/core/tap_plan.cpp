@@ -23,39 +23,26 @@ std::uint8_t constant_groups(const VariantTable& table, bool from_log_probs) {
   return mask;
 }
 
-bool group_is_empty(const Group& group, std::int64_t label) {
-  std::int64_t columns = group.end.offset - group.begin.offset;
-  const auto inside = [&](std::int64_t k) {
-    return group.begin.offset <= k && k < group.end.offset;
-  };
-  const bool excludes_label = group.exclude_label && inside(label);
-  const bool excludes_fixed = group.exclude_fixed && inside(group.excluded.offset);
-  columns -= excludes_label ? 1 : 0;
-  columns -= excludes_fixed && !(excludes_label && label == group.excluded.offset) ? 1 : 0;
-  return columns <= 0;
-}
-
-bool column_exists(const VariantTable& table, const Column& column, std::int64_t label,
-                   bool from_log_probs) {
-  if (column.kind == ColumnKind::label && label < 0) return false;
-  if (column.kind == ColumnKind::log_sum && group_is_empty(table.groups[column.group], label)) {
-    return false;
-  }
-  bool subtracts_softmax = false;
-  bool inside = false;
-  for (int g = 0; g < table.num_groups; ++g) {
-    const Group& group = table.groups[g];
-    if (((column.subtract | column.add) & group_bit(g)) == 0) continue;
-    if (group.normaliser != Normaliser::softmax) continue;
-    if (!from_log_probs && group_is_empty(group, label)) return false;
-    if ((column.subtract & group_bit(g)) == 0) continue;
-    subtracts_softmax = true;
-    inside = inside || group_contains(group, label + column.label_offset, label);
-  }
-  return column.kind != ColumnKind::label || !subtracts_softmax || inside;
-}
-
 }  // namespace
+
+int count_taps(const VariantTable& table) {
+  const auto same = [](const Column& a, const Column& b) {
+    return a.kind == b.kind && (a.kind == ColumnKind::fixed ? a.position == b.position
+                                                            : a.label_offset == b.label_offset);
+  };
+  Column taps[kMaxTaps];
+  int count = 0;
+  for (int a = 0; a < table.num_arcs; ++a) {
+    for (int i = 0; i < table.arcs[a].num_columns; ++i) {
+      const Column& column = table.arcs[a].columns[i];
+      if (column.kind == ColumnKind::log_sum) continue;
+      const bool known =
+          std::any_of(taps, taps + count, [&](const Column& tap) { return same(tap, column); });
+      if (!known) taps[count++] = column;
+    }
+  }
+  return count;
+}
 
 TapPlan make_tap_plan(const VariantTable& bound, bool from_log_probs) {
   TapPlan plan;
@@ -113,18 +100,6 @@ TapPlan make_tap_plan(const VariantTable& bound, bool from_log_probs) {
     plan.depends_on_label = plan.depends_on_label || bound.groups[g].exclude_label;
   }
   return plan;
-}
-
-std::uint32_t arcs_for_label(const VariantTable& bound, std::int64_t label, bool from_log_probs) {
-  std::uint32_t mask = 0;
-  for (int a = 0; a < bound.num_arcs; ++a) {
-    bool exists = true;
-    for (int i = 0; i < bound.arcs[a].num_columns; ++i) {
-      exists = exists && column_exists(bound, bound.arcs[a].columns[i], label, from_log_probs);
-    }
-    if (exists) mask |= std::uint32_t{1} << a;
-  }
-  return mask;
 }
 
 }  // namespace transducer

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "reference/core/label_arcs.hpp"
 #include "reference/core/variant_table.hpp"
 
 namespace transducer {
@@ -62,12 +63,10 @@ struct TapPlan {
   }
 };
 
+/// Columns that the arcs of a table, bound or not, read by name: at least as many as the plan has taps.
+int count_taps(const VariantTable& table);
+
 /// Compiles a table that bind_table() made absolute. With `from_log_probs` every Z is 0.
 TapPlan make_tap_plan(const VariantTable& bound, bool from_log_probs);
-
-/// Bit a is set if arc a may exist at a node whose next label is `label` (-1 at u = U), as far as the
-/// label and the groups' columns decide it: not where it needs a label and there is none, nor where its
-/// label lies in none of the softmax groups it subtracts, nor where a group it reads has no column.
-std::uint32_t arcs_for_label(const VariantTable& bound, std::int64_t label, bool from_log_probs);
 
 }  // namespace transducer

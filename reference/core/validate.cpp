@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "reference/core/tap_plan.hpp"
+
 namespace transducer {
 namespace {
 
@@ -260,6 +262,9 @@ LossShape check_source(const Checker& checker, const LossRequest& request,
   }
   shape.arcs = request.variant.num_arcs;
   shape.groups = request.variant.num_groups;
+  if (!std::holds_alternative<ArcWeightSource>(request.source)) {
+    shape.taps = count_taps(request.variant);
+  }
   shape.gradient = wants_gradient(result);
   shape.arc_scores = result.arc_scores_gradient.defined() ? result.arc_scores_gradient.size() : 0;
   return shape;

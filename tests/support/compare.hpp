@@ -11,9 +11,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace transducer::testing {
 
@@ -77,6 +79,26 @@ inline std::string difference(const std::string& what, std::span<const double> g
 
 inline std::string difference(const std::string& what, double got, double want, double tolerance) {
   return difference(what, std::span(&got, 1), std::span(&want, 1), tolerance);
+}
+
+/// max |got - want| over the largest |want|, or over `least` if that is larger; infinite unless
+/// NaNs and infinities agree.
+inline double relative_error(const std::vector<double>& got, const std::vector<double>& want,
+                             double least = 0.0) {
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
+  double largest = least;
+  double worst = 0.0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if ((std::isnan(got[i]) && std::isnan(want[i])) || got[i] == want[i]) {
+      if (std::isfinite(want[i])) largest = std::max(largest, std::abs(want[i]));
+      continue;
+    }
+    if (!std::isfinite(got[i]) || !std::isfinite(want[i]))
+      return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, std::abs(want[i]));
+    worst = std::max(worst, std::abs(got[i] - want[i]));
+  }
+  return worst == 0.0 ? 0.0 : worst / largest;
 }
 
 /// Empty if both hold the same bits, any NaN counting as any other; else what differs.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A batch of joint inputs that owns its memory, run on the reference (in float64, on the stored
-// numbers) and on the CPU layer.
+// numbers) and on the CPU or the CUDA layer.
 #pragma once
 
 #include <algorithm>
@@ -60,8 +60,22 @@ struct JointBatch {
     }
   }
 
-  /// On the CPU layer as stored, or on the reference with the stored numbers in float64.
-  JointOutcome run(bool on_reference) {
+  /// On the reference with the stored numbers in float64, or on the CPU layer as stored.
+  JointOutcome run(bool on_reference) { return on_reference ? run_exactly() : run_on_cpu(); }
+  JointOutcome run_exactly() {
+    return run_with(true, [](const LossRequest& request, const LossResult& result) {
+      run_reference(request, result);
+    });
+  }
+  JointOutcome run_on_cpu() {
+    return run_with(false, [&](const LossRequest& request, const LossResult& result) {
+      run_cpu(request, result, {.threads = threads});
+    });
+  }
+
+  /// On any layer; `on_reference`: inputs and outputs are float64.
+  template <class Run>
+  JointOutcome run_with(bool on_reference, Run run_layer) {
     const auto input = [&](const std::vector<double>& values, DType dtype,
                            const std::vector<std::int64_t>& extents) {
       return on_reference ? TypedArray(DType::float64, extents, rounded(values, dtype))
@@ -108,7 +122,7 @@ struct JointBatch {
     result.predictor_gradient = dp.ref();
     result.weight_gradient = dw.ref();
     result.bias_gradient = dc.ref();
-    on_reference ? run_reference(request, result) : run_cpu(request, result, {.threads = threads});
+    run_layer(request, result);
     o.encoder = de.values();
     o.predictor = dp.values();
     o.weight = dw.values();
@@ -116,24 +130,5 @@ struct JointBatch {
     return o;
   }
 };
-
-/// max |got - want| over the largest |want|, or over `least` if that is larger; infinite unless
-/// NaNs and infinities agree.
-inline double relative_error(const std::vector<double>& got, const std::vector<double>& want,
-                             double least = 0.0) {
-  if (got.size() != want.size()) return kInf;
-  double largest = least;
-  double worst = 0.0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if ((std::isnan(got[i]) && std::isnan(want[i])) || got[i] == want[i]) {
-      if (std::isfinite(want[i])) largest = std::max(largest, std::abs(want[i]));
-      continue;
-    }
-    if (!std::isfinite(got[i]) || !std::isfinite(want[i])) return kInf;
-    largest = std::max(largest, std::abs(want[i]));
-    worst = std::max(worst, std::abs(got[i] - want[i]));
-  }
-  return worst == 0.0 ? 0.0 : worst / largest;
-}
 
 }  // namespace transducer::testing

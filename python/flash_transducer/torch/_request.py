@@ -28,7 +28,8 @@ class _Settings(NamedTuple):
     backend: str
     table: _core.VariantTable
     arcs: int
-    planes: int  # of the saved array [B, planes, T, U + 1]
+    planes: int  # of the saved array [B, planes, T, U + 1]; unused on a device
+    groups: int
     per_utterance: bool  # costs [B], not a scalar
     options: dict[str, Any]
 
@@ -43,7 +44,8 @@ def _settings(text: str) -> _Settings:
     except (ValueError, NotImplementedError):
         planes = 0  # no such backend: the call itself says so, by its own name
     per_utterance = options.get("reduction") == "none"
-    return _Settings(caller, backend, variant.table, len(variant.arcs), planes, per_utterance, options)
+    sizes = len(variant.arcs), planes, len(variant.groups)
+    return _Settings(caller, backend, variant.table, *sizes, per_utterance, options)
 
 
 class Request:
@@ -94,7 +96,29 @@ class Request:
         cost = self.empty((batch,) if self.settings.per_utterance else (), self.cost_dtype)
         planes = self.settings.planes
         saved = (batch, planes, frames, rows) if keep and planes else (0,)
+        if keep and self.settings.backend == "cuda":
+            saved = (self._device_doubles(),)
         return cost, self.empty(saved, torch.float64)
+
+    def _device_doubles(self) -> Any:
+        """The saved regions of cuda/plan.cpp in units of 8 bytes; sizes may be symbolic."""
+        batch, frames, rows = self.nodes
+        settings = self.settings
+        real = 8 if self.cost_dtype == torch.float64 else 4
+        taps = 0 if self.source.given == ("arc_weights",) else _core.count_taps(settings.table)
+        plane = (batch * (frames + 1) * rows + 1) // 2 * 2
+        regions = (
+            (max(taps, 2) + settings.groups) * plane * real,
+            settings.arcs * plane * real,
+            4 * batch * rows,
+            8 * batch * (frames + 1),
+            8 * batch * (frames + 1),
+            8 * batch,
+            4 * batch,
+            4 * batch * frames * ((rows + 31) // 32),
+            8 * (batch * frames + 1),
+        )
+        return sum((size + 63) // 64 * 8 for size in regions)
 
     def arc_weights(self) -> Tensor:
         """Memory for the output of scores."""
@@ -130,7 +154,7 @@ class Request:
         host = {name: named[name] for name in INTEGERS if name in named and named[name].device.type == "cpu"}
         caller, _, table, *_ = self.settings
         if options.get("validate", True) and all(name in host for name in LABELS if name in named):
-            vars(_core)["validate"](caller, table, inputs, results, options)
+            _core.validate(caller, table, inputs, results, options)
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in host.items()}
 
 
