@@ -2,6 +2,8 @@
 """The operators in a captured graph: torch.compile, torch.export, and PyTorch's own check of operators."""
 
 import io
+import subprocess
+import sys
 
 import flash_transducer as ft
 import pytest
@@ -36,6 +38,19 @@ def assert_same_when_compiled(function, *inputs):
 def test_loss_compiles_whole(variant):
     logits, *batch = tensors(random_batch(variant))
     assert_same_when_compiled(lambda x: 2.0 * ft.loss(torch.tanh(x), *batch, variant, clamp=0.5), logits)
+
+
+@pytest.mark.parametrize("name", ["loss", "value_and_grad", "lattice_loss"])
+def test_the_very_first_call_may_be_compiled(name):
+    """Nothing is made at the first call that a compiler could not follow."""
+    program = f"""
+import torch, flash_transducer as ft
+logits, lengths = torch.randn(1, 4, 3, 2), (torch.tensor([4]), torch.tensor([2]))
+batch = (*lengths, ft.rnnt()) if {name!r} == "lattice_loss" else (torch.tensor([[0, 1]]), *lengths)
+torch.compile(lambda x: ft.{name}(x, *batch), fullgraph=True, backend="aot_eager")(logits)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_lengths_and_targets_may_be_inputs_of_the_graph():

@@ -9,7 +9,6 @@ symbols of, are arguments.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 _SCORES_WORDS = "from_log_probs threads"
 _LOSS_WORDS = f"{_SCORES_WORDS} reduction zero_infinity skip_mass semiring workspace_limit validate"
@@ -24,35 +23,18 @@ INTEGERS = (*LABELS, "utterance_ids", "band")
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One kind of input. Compared by identity: there are five."""
+    """One kind of input. Compared by identity: there are five. Plain attributes, which compilers can read."""
 
     operator: str
     given: tuple[str, ...]  # the arrays whose types decide that of the costs
-    rest: tuple[str, ...]
+    tensors: tuple[str, ...]  # all of them, as the compiled library names them
+    optional: tuple[bool, ...]  # of each tensor, whether it may be left out
+    differentiable: tuple[bool, ...]  # of each tensor, whether it may have a gradient
+    gradients: tuple[str, ...]  # names of the gradients of all tensors
     words: tuple[str, ...]  # options in the text of a call
     numbers: tuple[str, ...]  # options that are arguments of their own
 
-    @cached_property
-    def tensors(self) -> tuple[str, ...]:
-        """Names of all tensors, as the compiled library has them."""
-        return (*self.given, *self.rest)
-
-    @cached_property
-    def optional(self) -> tuple[bool, ...]:
-        """Of each tensor, whether it may be left out."""
-        return tuple(name in _OPTIONAL for name in self.tensors)
-
-    @cached_property
-    def differentiable(self) -> tuple[bool, ...]:
-        """Of each tensor, whether it may have a gradient."""
-        return tuple(name in self.given or name in _SCORES for name in self.tensors)
-
-    @cached_property
-    def gradients(self) -> tuple[str, ...]:
-        """Names of the gradients of all tensors."""
-        return tuple(f"{name}_gradient" for name in self.tensors)
-
-    @cached_property
+    @property
     def schema(self) -> str:
         """Tensors and options as ``torch.library`` declares them."""
         marks = ("?" if optional else "" for optional in self.optional)
@@ -68,7 +50,17 @@ class Source:
 
 
 def _source(operator: str, given: str, rest: str, words: str, numbers: str) -> Source:
-    return Source(operator, *(tuple(names.split()) for names in (given, rest, words, numbers)))
+    tensors = (*given.split(), *rest.split())
+    return Source(
+        operator=operator,
+        given=tuple(given.split()),
+        tensors=tensors,
+        optional=tuple(name in _OPTIONAL for name in tensors),
+        differentiable=tuple(name in given.split() or name in _SCORES for name in tensors),
+        gradients=tuple(f"{name}_gradient" for name in tensors),
+        words=tuple(words.split()),
+        numbers=tuple(numbers.split()),
+    )
 
 
 _ALL = "targets frame_lengths target_lengths arc_scores band"
