@@ -95,6 +95,9 @@ def plan(options: Any) -> int:
     ]
     rows += [(name, "", "never made", f"{n:,}", _human(n)) for name, n in result.never_made.items()]
     print_table(("region", "shape", "kind", "bytes", ""), rows, title=f"{variant}, backend {result.backend}")
+    print("scratch is free after the call, saved is kept for the backward pass")
+    if any("wave" in region.shape for region in result.regions):
+        print("wave: the utterances whose lattices are in memory at a time")
     return 0
 
 
@@ -258,6 +261,8 @@ def demo(options: Any) -> int:
         for row in rows
     ]
     print_table(columns, table)
+    if any(row["cost_per_label"] < 0 for row in rows):
+        print("Below 0: skip arcs take no probability from the symbols, so that of all outputs exceeds 1.")
     pictures = _demo_pictures(utterances, options)
     print("Pictures of one utterance's lattice:")
     for path in pictures:

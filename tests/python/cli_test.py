@@ -200,6 +200,7 @@ def test_plan_prints_the_bytes_of_ft_plan(capsys: Any) -> None:
     status, out, _ = run(line, capsys)
     assert status == 0
     assert all(f"{region.bytes:,}" in out for region in expected.regions)
+    assert ("wave: " in out) == any("wave" in region.shape for region in expected.regions)
 
 
 def test_check_passes_and_says_what_is_built(capsys: Any) -> None:
