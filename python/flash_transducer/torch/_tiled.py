@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from flash_transducer._api import RNNT
-from flash_transducer.torch._call import checked_variant, run_loss, run_scores, to_tensor
+from flash_transducer.torch._call import Options, checked_variant, run_loss, run_scores, to_tensor
 from flash_transducer.torch._sources import LATTICE_LOSS, SCORES
 from flash_transducer.variants import Variant
 
@@ -133,7 +133,7 @@ def tiled_loss(
         *parameters,
     )
     values = (weights, encoder_lengths, target_lengths, start_scores, final_scores)
-    options = (False, threads, reduction, 0.0, zero_infinity, None, semiring, None, None)
+    options = Options((False, threads, reduction, zero_infinity, None, semiring, None, None), (0.0,))
     return run_loss(LATTICE_LOSS, caller, values, variant, backend, options)
 
 
@@ -176,7 +176,7 @@ class _Tiles:
         lengths = (self.frame_lengths - span.start).clamp(0, rows[1])
         made = run_scores(
             SCORES, "ft.torch.tiled_loss", (logits, self.targets, lengths, self.target_lengths, None, None),
-            _within_a_tile(self.variant), self.backend, (self.from_log_probs, self.threads),
+            _within_a_tile(self.variant), self.backend, Options((self.from_log_probs, self.threads)),
         )  # fmt: skip
         for addend in extra:
             addend = addend.to(made.dtype)
