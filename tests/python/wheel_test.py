@@ -25,6 +25,8 @@ pytest.importorskip("mesonpy")
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "flash_transducer"
+# A wheel has the CUDA layer only if that is asked for, whatever this build has.
+BACKENDS = [backend for backend in ft.backends if backend != "cuda"]
 BATCH = """
 import numpy as np
 import flash_transducer as ft
@@ -99,7 +101,7 @@ def test_installed_alone_it_passes_the_check(environment, tmp_path):
     command = [environment / "bin" / "flash-transducer", "check", "--lattices", "5", "--json"]
     report = json.loads(run(command, cwd=tmp_path, env={}))
     assert report["version"] == ft.__version__
-    assert report["backends"] == list(ft.backends)
+    assert report["backends"] == BACKENDS
     assert report["passed"] >= 8
     assert report["failed"] == report["skipped"] == 0
 
@@ -117,7 +119,7 @@ print(json.dumps([ft.__file__, float(loss), gradient.tolist()]))
     assert Path(file).is_relative_to(environment)
     names = {}
     exec(BATCH, names)
-    for backend in ft.backends:
+    for backend in BACKENDS:
         expected, expected_gradient = ft.value_and_grad(
             names["logits"], *names["batch"], ft.tdt([0, 1, 2]), reduction="sum", backend=backend
         )
