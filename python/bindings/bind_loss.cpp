@@ -249,6 +249,7 @@ void bind_loss(py::module_& module) {
                const py::dict& inputs, const py::dict& outputs, const py::dict& options) {
               evaluate_half(caller, backend, variant, inputs, outputs, options, false);
             });
+  bind_half("scores_backward", &scores_backward);
   module.def(
       "check_backend",
       [](const std::string& name, const std::string& caller) { find_backend(name, caller); },
