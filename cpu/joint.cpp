@@ -260,34 +260,19 @@ void gradient_tile(const Call& call, const JointArrays<Real>& arrays, const Utte
                 weight, arrays.hidden, hidden_gradient, arrays.hidden);
 }
 
-/// H in parts of about kHiddenPart units, so that dW keeps many threads busy.
-struct HiddenParts {
-  explicit HiddenParts(std::int64_t hidden)
-      : parts(std::max<std::int64_t>((hidden + kHiddenPart - 1) / kHiddenPart, 1)),
-        width(round_up((hidden + parts - 1) / parts, 16)) {}
-  std::int64_t parts;
-  std::int64_t width;
-};
-
-/// dW of kTileRows columns of the block at `first` and one part of H, and dc with the first part, over the
-/// whole chunk.
+/// dW and dc of kTileRows columns of the block at `first`, over the whole chunk.
 template <class Real>
 void weight_tile(const Call& call, const JointArrays<Real>& arrays, std::int64_t tiles,
                  std::int64_t first, std::int64_t task) {
-  const HiddenParts hidden(arrays.hidden);
-  const std::int64_t begin = task / hidden.parts * kTileRows;
-  const std::int64_t unit = task % hidden.parts * hidden.width;
-  const std::int64_t units = std::min(hidden.width, arrays.hidden - unit);
+  const std::int64_t begin = task * kTileRows;
   const std::int64_t columns =
       std::min(kTileRows, JointArrays<Real>::padded(arrays.block_columns(first)) - begin);
   const Real* gradient = arrays.chunk_gradient + begin;
-  if (units > 0) {
-    row_kernels<Real>(call.kernels)
-        .multiply(true, false, true, columns, units, tiles * kTileRows, gradient, kTileColumns,
-                  arrays.chunk_hidden + unit, arrays.hidden,
-                  arrays.weight_gradient + (first + begin) * arrays.hidden + unit, arrays.hidden);
-  }
-  for (std::int64_t r = 0; unit == 0 && r < tiles * kTileRows; ++r) {
+  row_kernels<Real>(call.kernels)
+      .multiply(true, false, true, columns, arrays.hidden, tiles * kTileRows, gradient,
+                kTileColumns, arrays.chunk_hidden, arrays.hidden,
+                arrays.weight_gradient + (first + begin) * arrays.hidden, arrays.hidden);
+  for (std::int64_t r = 0; r < tiles * kTileRows; ++r) {
     for (std::int64_t k = 0; k < columns; ++k) {
       arrays.bias_gradient[first + begin + k] += gradient[r * kTileColumns + k];
     }
@@ -331,10 +316,9 @@ void gradient_chunk(const Call& call, const JointArrays<Real>& arrays, const Utt
       gradient_tile(call, arrays, utterance, rows, count, tile, first, thread);
     });
     const std::int64_t padded = JointArrays<Real>::padded(arrays.block_columns(first));
-    const std::int64_t parts = HiddenParts(arrays.hidden).parts;
-    call.team.for_each(
-        round_up(padded, kTileRows) / kTileRows * parts,
-        [&](std::int64_t task, int) { weight_tile(call, arrays, tiles, first, task); });
+    call.team.for_each(round_up(padded, kTileRows) / kTileRows, [&](std::int64_t task, int) {
+      weight_tile(call, arrays, tiles, first, task);
+    });
   }
   call.team.for_each(count, [&](std::int64_t r, int) {
     const std::int64_t t = rows[r] / utterance.rows();
@@ -410,9 +394,9 @@ void plan_joint(const LossShape& shape, int threads, WorkspacePlan& plan) {
   book("joint_tiles", "threads x [128, H + 1024]",
        checked_product(threads * kTileRows, hidden + kTileColumns));
   if (shape.gradient) {
-    book("joint_chunk_hidden", "[2048, H]", checked_product(kChunkRows, hidden));
-    book("joint_chunk_gradient", "[2048, 1024]", kChunkRows * kTileColumns);
-    book("joint_chunk_hidden_gradient", "[2048, H]", checked_product(kChunkRows, hidden));
+    book("joint_chunk_hidden", "[1024, H]", checked_product(kChunkRows, hidden));
+    book("joint_chunk_gradient", "[1024, 1024]", kChunkRows * kTileColumns);
+    book("joint_chunk_hidden_gradient", "[1024, H]", checked_product(kChunkRows, hidden));
     book("joint_encoder_gradient", "[T, H]", checked_product(shape.frames, hidden));
     book("joint_predictor_gradient", "[U+1, H]", checked_product(shape.labels + 1, hidden));
     book("joint_weight_gradient", "[K, H]", checked_product(columns, hidden));

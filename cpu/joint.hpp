@@ -19,9 +19,8 @@ namespace transducer::cpu {
 
 inline constexpr std::int64_t kTileRows = 128;
 inline constexpr std::int64_t kTileColumns = 1024;
-inline constexpr std::int64_t kChunkRows = 2048;  ///< 16 tiles, to keep as many threads busy
-inline constexpr std::int64_t kHiddenPart = 256;  ///< units of H in a task of dW
-inline constexpr std::int64_t kSumColumns = 64;   ///< columns of H summed over rows by one task
+inline constexpr std::int64_t kChunkRows = 1024;
+inline constexpr std::int64_t kSumColumns = 64;  ///< columns of H summed over rows by one task
 
 /// Books the joint source's regions; elements are those of the call's arithmetic type.
 void plan_joint(const LossShape& shape, int threads, WorkspacePlan& plan);

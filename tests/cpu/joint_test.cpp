@@ -103,9 +103,9 @@ TEST(Joint, TwoSoftmaxesAndSumsAcrossTiles) {
 }
 
 TEST(Joint, RowsAroundATileAndAChunk) {
-  static_assert(cpu::kTileRows == 128 && cpu::kChunkRows == 2048);
+  static_assert(cpu::kTileRows == 128 && cpu::kChunkRows == 1024);
   const std::vector<std::pair<std::int64_t, std::int64_t>> sizes = {
-      {127, 0}, {64, 1}, {43, 2}, {341, 2}, {512, 1}, {205, 4}, {64, 31}, {683, 2}, {41, 49}};
+      {127, 0}, {64, 1}, {43, 2}, {341, 2}, {512, 1}, {205, 4}, {1025, 0}, {683, 2}};
   for (const auto& [frames, labels] : sizes) {
     SCOPED_TRACE(frames * (labels + 1));
     JointBatch batch{.B = 1, .T = frames, .U = labels, .H = 5, .K = 6};
@@ -116,8 +116,7 @@ TEST(Joint, RowsAroundATileAndAChunk) {
 }
 
 TEST(Joint, WidthsAroundAVector) {
-  for (std::int64_t hidden :
-       {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 255, 256, 257, 513}) {
+  for (std::int64_t hidden : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 257}) {
     SCOPED_TRACE(hidden);
     JointBatch batch{.B = 2, .T = 4, .U = 2, .H = hidden, .K = 7};
     batch.variant = named("monotonic");
