@@ -324,12 +324,13 @@ void gradient_chunk(const Call& call, const JointArrays<Real>& arrays, const Utt
     const std::int64_t t = rows[r] / utterance.rows();
     const std::int64_t u = rows[r] % utterance.rows();
     Real* row = arrays.chunk_hidden_gradient + r * arrays.hidden;
-    apply_dropout(arrays.source, utterance, t, u, arrays.hidden, row);
     row_kernels<Real>(call.kernels)
         .activate_backward(static_cast<int>(arrays.source.activation),
                            arrays.encoder + t * arrays.hidden, arrays.predictor + u * arrays.hidden,
                            static_cast<Real>(predictor_factor(arrays.source, utterance, u)),
                            arrays.hidden, row);
+    // Last: the derivative of a dropped unit may be NaN.
+    apply_dropout(arrays.source, utterance, t, u, arrays.hidden, row);
   });
   call.team.for_each(
       round_up(arrays.hidden, kSumColumns) / kSumColumns,

@@ -255,6 +255,25 @@ def test_nan_in_an_encoder_row_reaches_the_shared_gradients(dropout):
     assert bits(gradients.predictor[0]) == bits(clean.predictor[0])
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("activation", ["identity", "relu", "leaky_relu", "tanh", "sigmoid", "gelu", "silu"])
+def test_a_dropped_unit_is_not_read(activation, dtype, poison):
+    arrays = joint_batch(frames=(4,), labels=(0,))
+    batch = [*(array.astype(dtype) for array in arrays[:4]), *arrays[4:]]
+    options = {"dropout": 0.5, "seed": 3, "activation": activation}
+    batch[0] = np.abs(batch[0])  # where relu has a slope
+    batch[1] = np.abs(batch[1])
+    clean_cost, clean = ft.joint_value_and_grad(*batch, **options)
+    dropped = clean.encoder == 0.0
+    assert 0 < dropped.sum() < dropped.size
+    batch[0][dropped] = poison
+    cost, gradients = ft.joint_value_and_grad(*batch, **options)
+    assert cost == clean_cost
+    for gradient, before in zip(gradients, clean, strict=True):
+        assert bits(gradient) == bits(before)
+
+
 @NAMED
 def test_minus_infinity_is_probability_zero(name):
     variant = VARIANTS[name]
