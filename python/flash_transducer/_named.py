@@ -80,6 +80,9 @@ def _constructor(entry: dict[str, Any]) -> Callable[..., Variant]:
     construct.__doc__ = _docstring(entry)
     construct.__module__ = __name__
     construct.__signature__ = signature  # type: ignore[attr-defined]
+    # What torch.compiler.assume_constant_result sets, without importing torch: a variant that is made in a
+    # compiled function is made while it is traced.
+    construct._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return construct
 
 

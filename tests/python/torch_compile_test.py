@@ -98,6 +98,11 @@ def test_scores_lattice_loss_and_value_and_grad_compile_whole():
     assert_close(gradient, expected)
 
 
+def test_a_variant_may_be_made_in_the_compiled_function():
+    logits, *batch = tensors(random_batch(DURATIONS))
+    assert_same_when_compiled(lambda x: ft.loss(x, *batch, ft.tdt((0, 1, 2), fastemit=0.1)), logits)
+
+
 def test_modules_compile_whole():
     logits, *batch = tensors(random_batch())
     module = ft.torch.TransducerLoss(reduction="sum")

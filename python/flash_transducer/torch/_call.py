@@ -109,7 +109,7 @@ def _text(caller: str, variant: str, backend: str, names: tuple[str, ...], *word
     parts = [f'"caller": "{caller}", "backend": {_literal(backend)}']
     for k in range(len(names)):
         parts.append(f'"{names[k]}": {_literal(words[k])}')
-    return "{" + ", ".join(parts) + f', "variant": {variant}' + "}"
+    return f'{{{", ".join(parts)}, "variant": {variant}}}'
 
 
 @lru_cache(maxsize=512, typed=True)  # typed: 1 is not True
