@@ -85,8 +85,7 @@ def run_align(
     """Best paths, by the reference on the host whatever the backend; their arrays as tensors."""
     check_ignored(caller, ignored)
     request = _request(source, caller, values, variant, backend, options)
-    if request.settings.backend not in _core.backends:
-        request.run(_core.evaluate, {})  # names what is built
+    _core.check_backend(request.settings.backend, caller)
     host = {name: tensor.detach().cpu() for name, tensor in request.named().items()}
     paths = _core.best_paths(caller, variant.table, borrow(host.items()), request.options())
     found = make_alignments(paths, host["targets"].numpy(), variant)

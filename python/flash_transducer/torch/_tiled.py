@@ -271,10 +271,10 @@ class _TiledScores(torch.autograd.Function):
             if totals[2] is not None:
                 part: Any = _tile_of(totals[2], span)
                 part.add_(upstream[:, span].sum_to_size(_padded(part.shape, upstream.dim())).view(part.shape))
-        inputs = (encoder, predictor, arc_scores, *parameters)
+        given = (encoder, predictor, arc_scores, *parameters)
         return None, *(
             total if total is None else total.to(value.dtype)
-            for total, value in zip(totals, inputs, strict=True)
+            for total, value in zip(totals, given, strict=True)
         )
 
 
