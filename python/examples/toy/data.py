@@ -108,7 +108,7 @@ def make_batch(utterances: Sequence[Utterance]) -> Batch:
 
 def training_batch(seed: int, step: int, size: int, utterances: int | None = None) -> Batch:
     """Return the batch of a step; with `utterances`, the same few come again and again."""
-    numbers = range(step * size, (step + 1) * size)
+    numbers = list(range(step * size, (step + 1) * size))
     if utterances is not None:
         numbers = [number % utterances for number in numbers]
     return make_batch([make_utterance(seed, "train", number) for number in numbers])

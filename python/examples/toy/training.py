@@ -103,7 +103,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     def ask(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
