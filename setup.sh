@@ -163,18 +163,22 @@ for set_name in ${extras//,/ }; do
   fi
 done
 
-# `flash-transducer` without an installed wheel; through sh, because a shebang cannot hold a space.
-cat >"$venv/bin/flash-transducer" <<'SCRIPT'
+# The programs without an installed wheel; through sh, because a shebang cannot hold a space.
+write_program() {
+  cat >"$venv/bin/$1" <<SCRIPT
 #!/bin/sh
-'''exec' "$(dirname "$(readlink -f "$0")")/python" "$0" "$@"
+'''exec' "\$(dirname "\$(readlink -f "\$0")")/python" "\$0" "\$@"
 '''
 import sys
 
-from flash_transducer.cli import main
+from flash_transducer.$2 import main
 
 sys.exit(main())
 SCRIPT
-chmod +x "$venv/bin/flash-transducer"
+  chmod +x "$venv/bin/$1"
+}
+write_program flash-transducer cli
+write_program flash-transducer-run run
 [ -z "$only_venv" ] || exit 0
 
 # --- the build directory ---------------------------------------------------------------------------

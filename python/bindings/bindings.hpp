@@ -9,6 +9,7 @@ namespace transducer::python {
 
 void bind_arrays(pybind11::module_& module);
 void bind_variants(pybind11::module_& module);
+void bind_distributed(pybind11::module_& module);
 void bind_loss(pybind11::module_& module);
 void bind_reference(pybind11::module_& module);
 

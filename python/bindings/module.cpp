@@ -33,4 +33,5 @@ PYBIND11_MODULE(_core, module) {
   transducer::python::bind_variants(module);
   transducer::python::bind_loss(module);
   transducer::python::bind_reference(module);
+  transducer::python::bind_distributed(module);
 }

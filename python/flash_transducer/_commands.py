@@ -69,7 +69,11 @@ def loss(options: Any) -> int:
 
 
 def plan(options: Any) -> int:
-    """Memory of a shape."""
+    """Memory of a shape, or balance and time of a corpus over ranks."""
+    if options.ranks is not None or options.lengths is not None:
+        return _plan_ranks(options)
+    if options.shape is None:
+        raise ValueError("plan needs --shape B T U V [H], or --ranks N --lengths FILE")
     if len(options.shape) not in (4, 5):
         raise ValueError(f"--shape has {len(options.shape)} numbers, expected B T U V or B T U V H")
     variant = variant_from_options(options)
@@ -98,6 +102,64 @@ def plan(options: Any) -> int:
     print("scratch is free after the call, saved is kept for the backward pass")
     if any("wave" in region.shape for region in result.regions):
         print("wave: the utterances whose lattices are in memory at a time")
+    return 0
+
+
+def _plan_ranks(options: Any) -> int:
+    """How a list of lengths divides over ranks, and how long each computes."""
+    from flash_transducer import _ranks_plan
+
+    if options.ranks is None or options.lengths is None or options.shape is not None:
+        raise ValueError("--ranks and --lengths go together, without --shape")
+    lengths = np.array(demonstration.read_lengths(Path(options.lengths)), np.int64)
+    frames, labels = lengths[:, 0], lengths[:, 1]
+    rows = frames * (labels + 1)
+    columns, variant = options.columns, variant_from_options(options)
+    if options.seconds_per_row is not None:
+        model = _ranks_plan.CostModel(options.seconds_per_row, 0.0)
+    else:
+        model = _ranks_plan.measure(frames, labels, columns, options.hidden, variant)
+    found = []
+    for ranks in options.ranks:
+        entry = _ranks_plan.divide(rows, ranks, model)
+        if options.batch_frames is not None:
+            split = _ranks_plan.divide_batches(frames, rows, options.batch_frames, ranks)
+            entry |= {f"batch_{name}": value for name, value in split.items()}
+        found.append(entry)
+    per_call = {
+        way: _ranks_plan.bytes_per_rank(0, columns, options.hidden, reproducible=way == "reproducible")
+        for way in ("plain", "reproducible")
+    }
+    if options.json:
+        print_json(
+            {
+                "utterances": len(rows),
+                "rows": int(rows.sum()),
+                "seconds_per_row": model.seconds_per_row,
+                "seconds_per_utterance": model.seconds_per_utterance,
+                "bytes_per_call": per_call,
+                "bytes_per_utterance": 16,
+                "plans": found,
+            }
+        )
+        return 0
+    batched = options.batch_frames is not None
+    header = ["ranks", "largest rows", "imbalance", "seconds, mean", "seconds, largest"]
+    header += ["per batch", "worst batch"] if batched else []
+    table = [
+        (
+            f"{e['ranks']}", f"{e['rows_largest']:,}", f"{e['imbalance']:.4f}", f"{e['seconds_mean']:.1f}",
+            f"{e['seconds_largest']:.1f}",
+            *((f"{e['batch_imbalance']:.3f}", f"{e['batch_imbalance_worst']:.3f}") if batched else ()),
+        )
+        for e in found
+    ]  # fmt: skip
+    print_table(header, table, title=f"{len(rows):,} utterances, {int(rows.sum()):,} lattice rows, {variant}")
+    print(
+        f"one core: {model.seconds_per_row:.3g} s a row, {model.seconds_per_utterance:.3g} s an utterance\n"
+        f"sent by a rank in one call: {per_call['plain']:,} bytes (reproducible: "
+        f"{per_call['reproducible']:,}) and 16 per utterance of its own"
+    )
     return 0
 
 

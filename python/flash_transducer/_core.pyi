@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,21 @@ class VariantTable:
     __hash__: None  # type: ignore[assignment]
 
 def instruction_set() -> str: ...
+
+reproducible_bytes: int
+
+def shard(costs: Sequence[int], ranks: int, loads: Sequence[int]) -> list[int]: ...
+def distributed_loss(
+    caller: str,
+    backend: str,
+    variant: VariantTable,
+    inputs: dict[str, Array],
+    outputs: dict[str, Array],
+    options: dict[str, Any],
+    group: Any,
+    utterances: Sequence[int],
+    reproducible: bool,
+) -> None: ...
 def named_variants() -> list[dict[str, Any]]: ...
 def make_named_variant(name: str, arguments: dict[str, Any]) -> dict[str, Any]: ...
 def evaluate(

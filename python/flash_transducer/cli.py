@@ -105,10 +105,20 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = command("plan", _commands.plan, "memory that a call would take, without running it",
                    "--shape 8 400 80 500 512")  # fmt: skip
-    plan.add_argument("--shape", nargs="+", type=_whole, metavar="N", required=True,
+    plan.add_argument("--shape", nargs="+", type=_whole, metavar="N",
                       help="B T U V, and H if the logits come from a joint of that width")  # fmt: skip
     plan.add_argument("--dtype", default="float32", help="of the inputs (default: float32)")
     plan.add_argument("--max-rows", type=_positive, metavar="N", help="bound on lattice rows, if known")
+    ranks = plan.add_argument_group("many ranks: the time and balance of a corpus instead of memory")
+    ranks.add_argument("--ranks", nargs="+", type=_positive, metavar="N", help="numbers of ranks")
+    ranks.add_argument("--lengths", metavar="FILE", help="CSV with the columns frames,labels")
+    ranks.add_argument(
+        "--columns", type=_positive, default=500, metavar="K", help="logit columns (default: 500)"
+    )
+    ranks.add_argument("--hidden", type=_positive, metavar="H", help="joint width; without it, dense logits")
+    ranks.add_argument("--batch-frames", type=_positive, metavar="N",
+                       help="also: batches of so many frames, after each of which ranks meet")  # fmt: skip
+    ranks.add_argument("--seconds-per-row", type=float, metavar="S", help="instead of measuring it here")
     plan.add_argument("--workspace-limit", type=_positive, metavar="BYTES", help="most bytes of scratch")
     add_variant_options(plan)
 
