@@ -98,6 +98,9 @@ def test_scores_lattice_loss_and_value_and_grad_compile_whole():
     assert_close(gradient, expected)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.4."), reason="PyTorch 2.4 cannot follow an object that a function makes"
+)
 def test_a_variant_may_be_made_in_the_compiled_function():
     logits, *batch = tensors(random_batch(DURATIONS))
     assert_same_when_compiled(lambda x: ft.loss(x, *batch, ft.tdt((0, 1, 2), fastemit=0.1)), logits)

@@ -43,7 +43,7 @@ def run_lattice(
     request = _request(source, caller, values, variant, backend, options)
     batch, frames, rows = request.nodes
     double = torch.float64
-    outputs = {
+    outputs: dict[str, Any] = {
         "alpha": request.empty((batch, frames + 1, rows), double),
         "beta": request.empty((batch, frames + 1, rows), double),
         "arc_posterior": request.empty((batch, frames, rows, len(variant.arcs)), double),
@@ -51,7 +51,7 @@ def run_lattice(
         "costs": request.empty((batch,), request.cost_dtype),
     }
     request.run(_core.evaluate, outputs)
-    lengths = {
+    lengths: dict[str, Any] = {
         name: request.named()[name].detach().to(torch.int64) for name in ("frame_lengths", "target_lengths")
     }
     cost = outputs.pop("costs")
@@ -94,5 +94,5 @@ def run_align(
 
 def _with_tensors(alignment: Alignment) -> Alignment:
     arrays = ("frames", "labels", "scores", "arcs", "path")
-    made = {name: torch.from_numpy(getattr(alignment, name).copy()) for name in arrays}
+    made: dict[str, Any] = {name: torch.from_numpy(getattr(alignment, name).copy()) for name in arrays}
     return dataclasses.replace(alignment, **made)
