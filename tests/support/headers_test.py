@@ -26,8 +26,8 @@ FOLDERS += ["-isystem", "/usr/include/eigen3"]
 OPTIONAL = {"<rapidcheck": ("rapidcheck.h", "RapidCheck"), "<Eigen": ("Eigen/Core", "Eigen")}
 
 
-def compile_text(text):
-    command = [*COMPILER, *FLAGS, *FOLDERS, "-"]
+def compile_text(text, *more):
+    command = [*COMPILER, *FLAGS, *FOLDERS, *more, "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
@@ -46,5 +46,6 @@ def test_compiles_alone(name):
         uses = mark in (ROOT / name).read_text(encoding="utf-8")
         if uses and compile_text(f"#include <{header}>\n").returncode != 0:
             pytest.skip(f"{package} is not installed")
-    run = compile_text(f'#include "{name}"\n#include "{name}"\n')
+    openmp = ["-fopenmp"] if "#pragma omp" in (ROOT / name).read_text(encoding="utf-8") else []
+    run = compile_text(f'#include "{name}"\n#include "{name}"\n', *openmp)
     assert run.returncode == 0, run.stderr
