@@ -179,11 +179,11 @@ def test_commands_run(command, batch_folder):
 
 def test_make_verbs_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    verbs = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    verbs = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        named = re.findall(r"`make ([a-z]+)", text)
-        named += re.findall(r"^make ([a-z]+)", "\n".join(shell_lines(page)), re.MULTILINE)
+        named = re.findall(r"`make ([a-z-]+)", text)
+        named += re.findall(r"^make ([a-z-]+)", "\n".join(shell_lines(page)), re.MULTILINE)
         assert set(named) <= verbs, relative(page)
 
 
