@@ -25,7 +25,7 @@ inline std::int64_t row_buffer_size(std::int64_t columns) {
 /// Rows that the second part of the buffer holds.
 template <class Real>
 std::int64_t rows_out(std::int64_t columns) {
-  constexpr std::int64_t kRealsPerDouble = sizeof(double) / sizeof(Real);
+  constexpr std::int64_t kRealsPerDouble = sizeof(Real) == sizeof(double) ? 1 : 2;
   return (row_buffer_size(columns) - columns) * kRealsPerDouble / columns;
 }
 

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -71,10 +72,11 @@ Lengths make_lengths(Shape& shape, const std::string& path) {
   Lengths all;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    long frames = 0;
-    long labels = 0;
-    if (std::sscanf(line.c_str(), "%ld,%ld", &frames, &labels) != 2)
-      continue;  // a comment, the head
+    std::istringstream fields(line);
+    std::int64_t frames = 0;
+    std::int64_t labels = 0;
+    char comma = 0;
+    if (!(fields >> frames >> comma >> labels)) continue;  // a comment, the head
     all.frames.push_back(frames);
     all.labels.push_back(labels);
   }

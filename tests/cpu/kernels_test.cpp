@@ -78,8 +78,7 @@ TEST_P(EachCopy, FloatExpIsAccurateAtEveryExponent) {
     }
   }
   RecordProperty("worst_ulp", std::to_string(worst));
-  std::cout << "note: " << kernels().instruction_set << " float e^x: " << worst << " ulp"
-            << std::endl;
+  std::cout << "note: " << kernels().instruction_set << " float e^x: " << worst << " ulp" << '\n';
 }
 
 TEST_P(EachCopy, DoubleExpIsAccurate) {
@@ -112,8 +111,7 @@ TEST_P(EachCopy, DoubleExpIsAccurate) {
       ASSERT_LE(error, 2.0) << "e^" << x[i] << " = " << y[i];
     }
   }
-  std::cout << "note: " << kernels().instruction_set << " double e^x: " << worst << " ulp"
-            << std::endl;
+  std::cout << "note: " << kernels().instruction_set << " double e^x: " << worst << " ulp" << '\n';
 }
 
 TEST_P(EachCopy, LogIsAccurate) {
@@ -141,7 +139,7 @@ TEST_P(EachCopy, LogIsAccurate) {
     worst = std::max(worst, error);
     ASSERT_LE(error, 3.0) << "log " << x[i] << " = " << y[i];
   }
-  std::cout << "note: " << kernels().instruction_set << " log x: " << worst << " ulp" << std::endl;
+  std::cout << "note: " << kernels().instruction_set << " log x: " << worst << " ulp" << '\n';
 }
 
 TEST_P(EachCopy, ExpOfSpecialNumbers) {

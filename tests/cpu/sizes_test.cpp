@@ -57,7 +57,7 @@ DenseBatch batch_of(const VariantTable& variant, std::int64_t B, std::int64_t T,
 }
 
 /// float64 to `tolerance`; float32 to 2e-5 of the largest gradient and of the cost.
-void expect_reference(DenseBatch batch, CpuRun run = {}, double tolerance = 1e-11) {
+void expect_reference(const DenseBatch& batch, CpuRun run = {}, double tolerance = 1e-11) {
   DenseBatch stored = as_stored(batch, run);
   const Outcome want = stored.run();
   const CpuOutcome got = run_cpu(stored, run);
@@ -236,7 +236,7 @@ TEST(CpuSizes, LongUtteranceKeepsItsDigitsInFloat32) {
   EXPECT_LE(std::sqrt(squares / norm), 1e-5);
   EXPECT_LE(worst_row / largest_row, 1e-5);
   std::cout << "note: T = 1500, U = 400, float32: gradient error " << std::sqrt(squares / norm)
-            << ", worst row " << worst_row / largest_row << std::endl;
+            << ", worst row " << worst_row / largest_row << '\n';
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -98,7 +99,7 @@ TEST(ReproducibleSum, DoesNotDependOnWhichRankAddsWhat) {
       sum.combine(communicator);
       std::vector<double> mine(kElements);
       sum.read(0, mine);
-      if (communicator.rank() == ranks - 1) got = mine;
+      if (communicator.rank() == ranks - 1) got = std::move(mine);
     });
     if (ranks == 1) expected = got;
     EXPECT_TRUE(std::isnan(got[0])) << ranks;
