@@ -33,6 +33,7 @@ typedef float FloatVector __attribute__((vector_size(kVectorBytes)));
 typedef double DoubleVector __attribute__((vector_size(kVectorBytes)));
 typedef std::int32_t Int32Vector __attribute__((vector_size(kVectorBytes)));
 typedef std::int64_t Int64Vector __attribute__((vector_size(kVectorBytes)));
+typedef std::uint64_t UInt64Vector __attribute__((vector_size(kVectorBytes)));
 
 template <class Real>
 struct VectorOf;
@@ -216,8 +217,8 @@ inline DoubleVector exp_parts(DoubleVector x, Int64Vector* k) {
   p = p * r + 1.0 / 6.0;
   p = p * r + 0.5;
   p = p * (r * r) + r + 1.0;
-  // The integer sits in the low bits of `shifted`.
-  *k = (Int64Vector)shifted - (Int64Vector)(DoubleVector{} + kMagic);
+  // The integer sits in the low bits of `shifted`; unsigned, because NaN may wrap around.
+  *k = (Int64Vector)((UInt64Vector)shifted - (UInt64Vector)(DoubleVector{} + kMagic));
   return p;
 }
 
