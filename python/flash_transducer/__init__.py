@@ -11,8 +11,6 @@ from typing import Any
 
 from flash_transducer import _named, masks
 from flash_transducer._api import (
-    align,
-    lattice,
     lattice_loss,
     loss,
     plan,
@@ -29,6 +27,7 @@ from flash_transducer._joint import (
     joint_scores,
     joint_value_and_grad,
 )
+from flash_transducer._lattice import align, lattice
 from flash_transducer._named import *  # noqa: F403  the list of named variants decides
 from flash_transducer.arcs import Arc, Column, Group, V, log_v1
 from flash_transducer.checking import CheckFailed, check

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses, their gradients, and the lattice behind them, from dense logits.
+"""Losses and their gradients from dense logits, whole and in two halves.
 
 Shapes in the letters of docs/notation.md: B utterances, T frames, U labels (U + 1 positions), V symbols with
 blank, K logit columns, A arcs. Costs are natural-log units (nats).
@@ -14,22 +14,18 @@ import numpy as np
 from flash_transducer import _named as named
 from flash_transducer._call import Call
 from flash_transducer._run import (
-    check_ignored,
-    run_align,
-    run_lattice,
     run_loss,
     run_scores,
     wrt_names,
 )
 from flash_transducer._tensors import takes_tensors
-from flash_transducer.inspection import Alignment, Lattice
 from flash_transducer.memory_plan import Plan, make_plan
 from flash_transducer.variants import Variant
 
 RNNT: Variant = named.rnnt()
 
 
-def _dense_call(
+def dense_call(
     caller: str,
     logits: Any,
     targets: Any,
@@ -39,6 +35,7 @@ def _dense_call(
     backend: str | None,
     **more: Any,
 ) -> Call:
+    """A call on dense logits; `more` are the optional inputs."""
     inputs = {
         "logits": logits,
         "targets": targets,
@@ -144,7 +141,7 @@ def loss(
     7.3540
     """
     del inplace_grad
-    call = _dense_call(
+    call = dense_call(
         "ft.loss", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
     )  # fmt: skip
@@ -213,7 +210,7 @@ def value_and_grad(
     True
     """
     caller = "ft.value_and_grad"
-    call = _dense_call(
+    call = dense_call(
         caller, logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
     )  # fmt: skip
@@ -269,7 +266,7 @@ def skipped_mass(
     >>> bool(ft.skipped_mass(*batch, skip_mass=1e-3)[0] <= 1e-3 * 50)  # a path has 50 arcs
     True
     """
-    call = _dense_call(
+    call = dense_call(
         "ft.skipped_mass", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
     )  # fmt: skip
@@ -311,7 +308,7 @@ def scores(
     >>> weights.shape, round(float(weights[0, 0, 0, 0]), 4)  # log 1/5
     ((1, 4, 3, 2), -1.6094)
     """
-    call = _dense_call(
+    call = dense_call(
         "ft.scores", logits, targets, logit_lengths, target_lengths, variant, backend,
         arc_scores=arc_scores, band=band,
     )  # fmt: skip
@@ -370,102 +367,6 @@ def lattice_loss(
     call = Call("ft.lattice_loss", variant, backend, inputs)
     call.set_options(reduction=reduction, zero_infinity=zero_infinity, semiring=semiring, threads=threads)
     return run_loss(call)
-
-
-@takes_tensors
-def lattice(
-    logits: Any,
-    targets: Any,
-    logit_lengths: Any,
-    target_lengths: Any,
-    variant: Variant = RNNT,
-    *,
-    zero_infinity: bool = False,
-    from_log_probs: bool = False,
-    arc_scores: Any = None,
-    start_scores: Any = None,
-    final_scores: Any = None,
-    band: Any = None,
-    semiring: str = "log",
-    workspace_limit: int | None = None,
-    validate: bool | None = None,
-    backend: str | None = None,
-    threads: int | None = None,
-) -> Lattice:
-    """Forward and backward log-sums, posteriors of arcs and nodes, and costs; arguments as :func:`loss`.
-
-    Returns
-    -------
-    Lattice
-        alpha and beta ``[B, T + 1, U + 1]`` (nats, start and final scores included, -inf where unreachable
-        and in padding), arc_posterior ``[B, T, U + 1, A]``, occupancy ``[B, T, U + 1]``, all float64, and
-        cost ``[B]``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import flash_transducer as ft
-    >>> result = ft.lattice(np.zeros((1, 4, 3, 5)), [[1, 2]], [4], [2])
-    >>> print(f"{result.arc_posterior[0, 0, 0, 1]:.4f}")  # 4 of the 10 paths start with a label
-    0.4000
-    """
-    call = _dense_call(
-        "ft.lattice", logits, targets, logit_lengths, target_lengths, variant, backend,
-        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
-    )  # fmt: skip
-    call.set_options(
-        zero_infinity=zero_infinity, from_log_probs=from_log_probs, semiring=semiring,
-        workspace_limit=workspace_limit, validate=validate, threads=threads,
-    )  # fmt: skip
-    return run_lattice(call, logit_lengths, target_lengths)
-
-
-@takes_tensors
-def align(
-    logits: Any,
-    targets: Any,
-    logit_lengths: Any,
-    target_lengths: Any,
-    variant: Variant = RNNT,
-    *,
-    from_log_probs: bool = False,
-    arc_scores: Any = None,
-    start_scores: Any = None,
-    final_scores: Any = None,
-    band: Any = None,
-    workspace_limit: int | None = None,
-    validate: bool | None = None,
-    backend: str | None = None,
-    threads: int | None = None,
-    **ignored: Any,
-) -> list[Alignment]:
-    """Best path of each utterance, as token timestamps; arguments as :func:`lattice`.
-
-    Ties go to the earliest end, then at each node to a start, then to the incoming arc of lowest index.
-
-    Returns
-    -------
-    list of Alignment
-        One entry of each array per emitted or skipped label. Empty with score -inf where there is no path.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import flash_transducer as ft
-    >>> logits = np.zeros((1, 3, 2, 4))
-    >>> logits[0, 1, 0, 2] = 5.0  # label 2 is likely at frame 1
-    >>> ft.align(logits, [[2]], [3], [1])[0].frames.tolist()
-    [1]
-    """
-    check_ignored("ft.align", ignored)
-    call = _dense_call(
-        "ft.align", logits, targets, logit_lengths, target_lengths, variant, backend,
-        arc_scores=arc_scores, start_scores=start_scores, final_scores=final_scores, band=band,
-    )  # fmt: skip
-    call.set_options(
-        from_log_probs=from_log_probs, workspace_limit=workspace_limit, validate=validate, threads=threads
-    )
-    return run_align(call, targets)
 
 
 def plan(

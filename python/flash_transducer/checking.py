@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flash_transducer import _core
-from flash_transducer._api import lattice, loss, value_and_grad
+from flash_transducer._api import loss, value_and_grad
 from flash_transducer._call import DEFAULT_BACKEND
+from flash_transducer._lattice import lattice
 from flash_transducer.variants import Variant
 
 _STEP = 1e-5
