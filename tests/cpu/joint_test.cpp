@@ -4,6 +4,7 @@
 // lattice rows, kTileColumns columns, kChunkRows kept rows.
 #include "cpu/joint.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -283,6 +284,28 @@ TEST(Joint, NoFramesAndNoUtterances) {
   for (auto* lengths : {&batch.frame_lengths, &batch.target_lengths}) lengths->clear();
   batch.predictor.clear();
   EXPECT_EQ(batch.run(false).total, 0.0);
+}
+
+TEST(JointSkip, KeepsTheBoundOfTheDenseSource) {
+  JointBatch batch{.B = 2, .T = 40, .U = 12, .H = 8, .K = 9};
+  batch.variant = make_variant(named_variants()[0], {});
+  batch.fill(31);
+  for (double& w : batch.weight) w *= 4.0;
+  batch.skip_mass = 0.0;
+  const JointOutcome exact = batch.run(false);
+  for (double skip_mass : {1e-6, 1e-3}) {
+    batch.skip_mass = skip_mass;
+    const JointOutcome got = batch.run(false);
+    EXPECT_EQ(bit_difference("costs", got.costs, exact.costs), "");
+    // dc is the sum of all rows of d z: its error is at most gain (2) times all skipped occupancy,
+    // which is at most skip_mass times the longest path, in each of the two utterances.
+    double error = 0.0;
+    for (std::size_t k = 0; k < got.bias.size(); ++k) {
+      error = std::max(error, std::abs(got.bias[k] - exact.bias[k]));
+    }
+    EXPECT_LE(error, 2.0 * skip_mass * 2 * (40 + 12));
+    EXPECT_GT(error, 0.0) << "nothing was skipped";
+  }
 }
 
 }  // namespace

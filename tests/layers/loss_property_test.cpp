@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA layer against the reference: every output, over random variant tables and over every
+// A layer against the reference: every output, over random variant tables and over every
 // named variant with random arguments, with every option, in float64 and in the narrower types.
 #include <cmath>
 #include <string>
@@ -8,11 +8,13 @@
 #include <gtest/gtest.h>
 
 #include "reference/variants/all.hpp"
-#include "tests/support/cuda_outcome.cuh"
 #include "tests/support/feature_counts.hpp"
 #include "tests/support/generators.hpp"
 #include "tests/support/outcome.hpp"
 #include "tests/support/property.hpp"
+
+// The layer under test: run_cpu or run_cuda.
+#include TX_LAYER_OUTCOME
 
 namespace transducer::testing {
 namespace {
@@ -58,7 +60,7 @@ std::string best_path_is_as_good(DenseBatch batch) {
   batch.reduction = Reduction::none;
   batch.upstream.clear();
   const Outcome want = batch.run();
-  const LayerOutcome got = run_cuda(batch);
+  const LayerOutcome got = TX_RUN_LAYER(batch);
   if (outcome_difference(got, want, 1e-11).empty()) return {};
   std::string wrong = difference("costs", got.costs, want.costs, 1e-11) +
                       difference("alpha", got.alpha, want.alpha, 1e-11) +
@@ -77,23 +79,23 @@ std::string best_path_is_as_good(DenseBatch batch) {
 std::string equals_reference(DenseBatch batch) {
   if (batch.semiring == Semiring::max) return best_path_is_as_good(std::move(batch));
   const Outcome want = batch.run();
-  return outcome_difference(run_cuda(batch), want, 1e-11);
+  return outcome_difference(TX_RUN_LAYER(batch), want, 1e-11);
 }
 
 /// Sums of small multiples of 1/16 are exact, so ties are ties in both layers.
-TEST(CudaLoss, ExactTiesAreBrokenAsTheReferenceDoes) {
+TEST(LayerLoss, ExactTiesAreBrokenAsTheReferenceDoes) {
   for (const NamedVariant& variant : named_variants()) {
     if (variant.name == "bypass" || variant.name == "target_robust") continue;  // log-sums
     for_all(named_batch(variant, {.infinite_logits = false, .step = 1.0}), [](DenseBatch batch) {
       batch.from_log_probs = true;
       batch.semiring = Semiring::max;
       const Outcome want = batch.run();
-      return outcome_difference(run_cuda(batch), want, 1e-11);
+      return outcome_difference(TX_RUN_LAYER(batch), want, 1e-11);
     });
   }
 }
 
-TEST(CudaLoss, EqualsReferenceOverRandomTables) {
+TEST(LayerLoss, EqualsReferenceOverRandomTables) {
   FeatureCounts features;
   for_all(with_options(random_batch()), [&](DenseBatch batch) {
     features.count(batch);
@@ -103,18 +105,18 @@ TEST(CudaLoss, EqualsReferenceOverRandomTables) {
   features.expect_each_above(3.0);
 }
 
-class NamedCudaLoss : public ::testing::TestWithParam<std::size_t> {};
+class NamedLayerLoss : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(NamedCudaLoss, EqualsReference) {
+TEST_P(NamedLayerLoss, EqualsReference) {
   for_all(with_options(named_batch(named_variants()[GetParam()])), equals_reference);
 }
 
-INSTANTIATE_TEST_SUITE_P(EachVariant, NamedCudaLoss,
+INSTANTIATE_TEST_SUITE_P(EachVariant, NamedLayerLoss,
                          ::testing::Range(std::size_t{0}, named_variants().size()),
                          [](const auto& info) { return named_variants()[info.param].name; });
 
 /// arc_scores that broadcast: the gradient is summed over the axes that were missing or 1.
-TEST(CudaLoss, BroadcastArcScoresSumTheirGradient) {
+TEST(LayerLoss, BroadcastArcScoresSumTheirGradient) {
   for_all(random_batch(), [](DenseBatch batch) {
     const std::int64_t A = batch.A();
     const std::vector<std::vector<std::int64_t>> shapes = {
@@ -134,7 +136,7 @@ TEST(CudaLoss, BroadcastArcScoresSumTheirGradient) {
       LossResult result;
       result.costs = DenseBatch::make(costs.emplace_back(), {batch.B});
       result.arc_scores_gradient = gradient.ref();
-      on_reference ? run_reference(request, result) : run_cuda(request, result);
+      on_reference ? run_reference(request, result) : TX_RUN_LAYER(request, result);
       gradients.push_back(gradient.values());
     }
     return difference("costs", costs[1], costs[0], 1e-11) +
@@ -142,12 +144,12 @@ TEST(CudaLoss, BroadcastArcScoresSumTheirGradient) {
   });
 }
 
-TEST(CudaLoss, PaddingIsNeverReadAndItsGradientIsZero) {
+TEST(LayerLoss, PaddingIsNeverReadAndItsGradientIsZero) {
   for_all(with_options(any_batch()), [](DenseBatch batch) {
     batch.semiring = Semiring::log;  // ties: see above
     const Outcome want = batch.run();
     DenseBatch hostile = with_hostile_padding(batch);
-    const LayerOutcome got = run_cuda(hostile);
+    const LayerOutcome got = TX_RUN_LAYER(hostile);
     std::string wrong = outcome_difference(got, want, 1e-11);
     for_each_padded_node(batch, [&](std::int64_t b, std::int64_t t, std::int64_t u, bool padding) {
       const auto row = static_cast<std::size_t>((b * batch.T + t) * (batch.U + 1) + u);
@@ -172,7 +174,7 @@ void poison(DenseBatch& batch) {
   }
 }
 
-TEST(CudaLoss, NaNAndInfinityCountWhereTheReferenceSaysSo) {
+TEST(LayerLoss, NaNAndInfinityCountWhereTheReferenceSaysSo) {
   int poisoned = 0;
   int clean = 0;
   const auto batches = rc::gen::resize(rc::kNominalSize, rc::gen::exec([] {
@@ -187,7 +189,7 @@ TEST(CudaLoss, NaNAndInfinityCountWhereTheReferenceSaysSo) {
     bool any = false;
     for (double cost : want.costs) any = any || std::isnan(cost);
     (any ? poisoned : clean) += 1;
-    const LayerOutcome got = run_cuda(batch);
+    const LayerOutcome got = TX_RUN_LAYER(batch);
     // What arc weights, alpha and beta hold where a number is poison is nobody's business.
     return outcome_difference(got, want, 1e-11, false) +
            difference("arc_posterior", got.arc_posterior, want.arc_posterior, 1e-11) +
@@ -215,16 +217,16 @@ std::string narrow_difference(const char* what, const std::vector<double>& got,
   return {};
 }
 
-class NarrowCudaLoss : public ::testing::TestWithParam<DType> {};
+class NarrowLayerLoss : public ::testing::TestWithParam<DType> {};
 
-TEST_P(NarrowCudaLoss, EqualsReferenceOnTheRoundedInputs) {
+TEST_P(NarrowLayerLoss, EqualsReferenceOnTheRoundedInputs) {
   const LayerRun run{.dtype = GetParam(), .scores_dtype = GetParam()};
   for_all(with_options(any_batch()), [&](DenseBatch batch) {
     // float32 log-sums may break what is a tie in float64; the max semiring is compared in float64.
     batch.semiring = Semiring::log;
     DenseBatch stored = as_stored(batch, run);
     const Outcome want = stored.run();
-    const LayerOutcome got = run_cuda(stored, run);
+    const LayerOutcome got = TX_RUN_LAYER(stored, run);
     return narrow_difference("costs", got.costs, want.costs, DType::float32) +
            narrow_difference("logits", got.logits_gradient, want.logits_gradient, run.dtype) +
            narrow_difference("arcs", got.arc_scores_gradient, want.arc_scores_gradient, run.dtype) +
@@ -235,7 +237,7 @@ TEST_P(NarrowCudaLoss, EqualsReferenceOnTheRoundedInputs) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(EachType, NarrowCudaLoss,
+INSTANTIATE_TEST_SUITE_P(EachType, NarrowLayerLoss,
                          ::testing::Values(DType::float32, DType::bfloat16, DType::float16),
                          [](const auto& info) { return dtype_name(info.param); });
 

@@ -15,7 +15,9 @@
 
 #include "reference/core/tap_plan.hpp"
 #include "reference/variants/all.hpp"
-#include "tests/support/cuda_outcome.cuh"
+
+// The layer under test: run_cpu or run_cuda.
+#include TX_LAYER_OUTCOME
 
 namespace transducer::testing {
 namespace {
@@ -65,11 +67,11 @@ class SkipsOfEachVariant : public ::testing::TestWithParam<std::size_t> {};
 TEST_P(SkipsOfEachVariant, TheErrorIsBoundedByWhatIsReported) {
   DenseBatch batch = peaked_batch(make_variant(named_variants()[GetParam()], {{"fastemit", 0.5}}));
   const double gain = make_tap_plan(bind_table(batch.variant, batch.K, "test"), false).gain;
-  const LayerOutcome exact = run_cuda(batch, {.skip_mass = 0.0});
+  const LayerOutcome exact = TX_RUN_LAYER(batch, {.skip_mass = 0.0});
   for (double mass : exact.skipped_mass) EXPECT_EQ(mass, 0.0);
   double before = 0.0;
   for (double skip_mass : {1e-9, 1e-6, 1e-3, 0.1, 0.5}) {
-    const LayerOutcome got = run_cuda(batch, {.skip_mass = skip_mass});
+    const LayerOutcome got = TX_RUN_LAYER(batch, {.skip_mass = skip_mass});
     EXPECT_EQ(bit_difference("costs", got.costs, exact.costs), "");
     EXPECT_EQ(bit_difference("occupancy", got.occupancy, exact.occupancy), "");
     double all = 0.0;
@@ -85,13 +87,13 @@ TEST_P(SkipsOfEachVariant, TheErrorIsBoundedByWhatIsReported) {
   EXPECT_GT(before, 0.0) << "nothing was ever skipped";
 }
 
-INSTANTIATE_TEST_SUITE_P(CudaSkip, SkipsOfEachVariant,
+INSTANTIATE_TEST_SUITE_P(LayerSkip, SkipsOfEachVariant,
                          ::testing::Range(std::size_t{0}, named_variants().size()),
                          [](const auto& info) { return named_variants()[info.param].name; });
 
-TEST(CudaSkip, SkippedMassIsTheOccupancyOfTheRowsThatAreZero) {
+TEST(LayerSkip, SkippedMassIsTheOccupancyOfTheRowsThatAreZero) {
   DenseBatch batch = peaked_batch(make_variant(named_variants()[0], {}));
-  const LayerOutcome got = run_cuda(batch, {.skip_mass = 0.01});
+  const LayerOutcome got = TX_RUN_LAYER(batch, {.skip_mass = 0.01});
   const auto K = static_cast<std::size_t>(batch.K);
   const std::size_t each = got.occupancy.size() / 2;
   for (std::size_t b = 0; b < 2; ++b) {
@@ -106,11 +108,11 @@ TEST(CudaSkip, SkippedMassIsTheOccupancyOfTheRowsThatAreZero) {
   }
 }
 
-TEST(CudaSkip, TheDefaultDependsOnTheType) {
+TEST(LayerSkip, TheDefaultDependsOnTheType) {
   DenseBatch batch = peaked_batch(make_variant(named_variants()[0], {}));
   const auto same = [&](DType dtype, double skip_mass) {
-    const LayerOutcome standard = run_cuda(batch, {.dtype = dtype, .skip_mass = -1.0});
-    const LayerOutcome given = run_cuda(batch, {.dtype = dtype, .skip_mass = skip_mass});
+    const LayerOutcome standard = TX_RUN_LAYER(batch, {.dtype = dtype, .skip_mass = -1.0});
+    const LayerOutcome given = TX_RUN_LAYER(batch, {.dtype = dtype, .skip_mass = skip_mass});
     return bit_difference("mass", standard.skipped_mass, given.skipped_mass) +
            bit_difference("gradient", standard.logits_gradient, given.logits_gradient);
   };
@@ -121,9 +123,9 @@ TEST(CudaSkip, TheDefaultDependsOnTheType) {
   EXPECT_NE(same(DType::float32, 1e-2), "") << "the test sees no difference";
 }
 
-TEST(CudaSkip, SkippingNothingLeavesNoRowOut) {
+TEST(LayerSkip, SkippingNothingLeavesNoRowOut) {
   DenseBatch batch = peaked_batch(make_variant(named_variants()[0], {}));
-  const LayerOutcome got = run_cuda(batch, {.dtype = DType::float32, .skip_mass = 0.0});
+  const LayerOutcome got = TX_RUN_LAYER(batch, {.dtype = DType::float32, .skip_mass = 0.0});
   const auto K = static_cast<std::size_t>(batch.K);
   for (std::size_t node = 0; node < got.occupancy.size(); ++node) {
     if (got.occupancy[node] < 1e-30) continue;  // a float32 gradient of that size may round to 0
