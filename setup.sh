@@ -5,12 +5,12 @@
 # system packages, .venv, the build directory, the package under BUILD/site and a .pth file that names it.
 # Every step looks first and does nothing when there is nothing to do; a second run takes seconds.
 #
-#   setup.sh [--extras test,lint] [--torch] [--build build] [--only-venv | --only-package] [-- MESON_OPTION ...]
+#   setup.sh [--extras test,lint] [--torch] [--build build] [--only-venv | --targets NAME] [-- MESON_OPTION ...]
 #
 # PYTHON chooses the interpreter (3.10 or newer; python3 by default), NINJA_JOBS the number of compilers
 # at a time; TX_WERROR=true makes warnings errors. --torch adds PyTorch for the tests of flash_transducer.torch,
-# unless .venv has one or TORCH is 0: without it those tests are counted as skipped. --only-package builds what
-# Python imports and leaves the C++ tests for later.
+# unless .venv has one or TORCH is 0: without it those tests are counted as skipped. --targets builds one part:
+# `package` is what Python imports, without the C++ tests.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$root"
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --extras) extras=$2; shift 2 ;;
     --build) build=$2; shift 2 ;;
     --only-venv) only_venv=1; shift ;;
-    --only-package) targets=package; shift ;;
+    --targets) targets=$2; shift 2 ;;
     --torch) with_torch=1; shift ;;
     --) shift; break ;;
     *) echo "setup.sh: unknown argument $1" >&2; exit 2 ;;
@@ -114,7 +114,7 @@ python_can 'import sys; assert sys.version_info >= (3, 10)' ||
 key="$root $("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')"
 if [ ! -x "$venv/bin/python" ] || [ "$(cat "$venv/.key" 2>/dev/null)" != "$key" ]; then
   say "making .venv with $("$python" --version)"
-  rm -rf "$venv" build build-sanitize build-threads build-wheel
+  rm -rf "$venv" build build-sanitize build-threads build-cuda build-wheel
   "$python" -m venv "$venv"
   echo "$key" >"$venv/.key"
 fi
